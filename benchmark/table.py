@@ -1,4 +1,4 @@
-"""Write docs/evidence.md and the chart of README.md from the JSON files of the benchmarks and nothing else."""
+"""Write the pages of results and the chart of README.md from the JSON files of the benchmarks and nothing else."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ SMOKE = "smoke-"
 KEPT_AT = "fca9bc2"
 """Commit with the scripts of studies that are finished."""
 CHART = ROOT / "docs" / "images" / "evidence.svg"
+PAGE = ROOT / "docs" / "evidence.md"
+FULL = ROOT / "benchmark" / "RESULTS.md"
 SHOWN = {
     "start": "before",
     "ants_syn": "ANTs SyN",
@@ -34,6 +36,12 @@ NAMES = {
     "ibsr18_64_affine": "brain, MR",
     "msd_hippocampus": "hippocampus, MR",
     "openkbp_head_neck": "head and neck, CT",
+    "acdc_mm": "heart, cine MR",
+    "btcv_abdomen": "abdomen, CT",
+    "chaos_mr_abdomen": "abdomen, MR",
+    "lpba40_80": "brain, 54 regions",
+    "mscmr_cardiac": "heart, MR contrasts",
+    "ibsr18_native": "brain, MR, full size",
 }
 VERDICT = {True: "yes", False: "**no**", None: ""}
 
@@ -197,9 +205,16 @@ PRESETS = tuple(load(OWN).SETTINGS)
 MODEL = "regweave with a model of the training patients"
 
 
-def short_table(results: Sequence[dict[str, Any]]) -> list[str]:
-    """One row for each method, one column for each set: Dice, and seconds."""
-    found = [{_row_name(name): m for name, m in r["methods"].items()} for r in results]
+def short_table(results: Sequence[dict[str, Any]], *, only_whole: bool = False) -> list[str]:
+    """One row for each method, one column for each set: Dice, and seconds; perhaps without methods of fewer pairs."""
+    found = [
+        {
+            _row_name(name): m
+            for name, m in r["methods"].items()
+            if not only_whole or m["summary"]["n"] + m["summary"]["failed"] == len(r["test_pairs"])
+        }
+        for r in results
+    ]
     names = list(dict.fromkeys(name for methods in found for name in methods))
 
     def rank(name: str) -> float:
@@ -213,13 +228,18 @@ def short_table(results: Sequence[dict[str, Any]]) -> list[str]:
         "of so many pairs only, which may be easier ones. Best mean difference to "
         f"`{OURS}` on the same pairs first:",
         "",
-        "| method | " + " | ".join(f"`{r['data']}`, {_pairs(len(r['test_pairs']))}" for r in results) + " |",
+        "| method | " + " | ".join(f"{_set(r, only_whole)}, {_pairs(len(r['test_pairs']))}" for r in results) + " |",
         "| --- | " + " | ".join("---" for _ in results) + " |",
     ]
     for name in sorted(names, key=rank):
         cells = [_short(m.get(name), len(r["test_pairs"])) for m, r in zip(found, results, strict=True)]
         lines.append("| " + " | ".join([name, *cells]) + " |")
     return lines
+
+
+def _set(result: Result, in_words: bool) -> str:
+    name = str(result["data"])
+    return NAMES.get(name, name) if in_words else f"`{name}`"
 
 
 def _pairs(n: int) -> str:
@@ -244,8 +264,61 @@ def _short(method: dict[str, Any] | None, most: int) -> str:
     return f"{s['dice']['mean']:.3f}{seconds}{fewer}{failed}"
 
 
+TIMED = {"64": "brain MR, 64³", "native": "brain MR, 256×128×256", "ct": "CT, 512×512×300"}
+
+
+def evidence(results: Sequence[dict[str, Any]]) -> str:
+    """Return docs/evidence.md: the words of ``page.md`` with four tables in their places."""
+    found: dict[str, list[Any]] = {}
+    for r in results:
+        found.setdefault(r["benchmark"], []).append(r)
+    tables = {
+        "crossval": people_table(found["crossval"]),
+        "peers": short_table(found["peers"], only_whole=True)[2:],
+        "masks": next(part for part in _text("finished").split("\n\n") if part.startswith("| set | rival")).split("\n"),
+        "time": time_table(found["quiet"][0]["claims"]),
+    }
+    page = _text("page")
+    for name, lines in tables.items():
+        page = page.replace(f"<!-- {name} -->", "\n".join(lines))
+    return page + "\n"
+
+
+def people_table(results: Sequence[Result]) -> list[str]:
+    """One row for each set of the cross-validation: means alone."""
+    head = ("set", "pairs", "before", "best single", "default", "learned", "learned, mask", "segmentation alone")
+    rungs = ("single", "default", "learned", "learned, mask", "segmentation")
+    rows = [
+        [NAMES.get(r["data"], r["data"]), str(r["n_pairs"]), f"{r['before']:.3f}"]
+        + [f"{r['methods'][rung]['mean_dice']:.3f}" for rung in rungs]
+        for r in results
+        if not r["withheld"]
+    ]
+    return _markdown(head, rows)
+
+
+def time_table(claims: Sequence[dict[str, Any]]) -> list[str]:
+    """One row for each size of the images: seconds and memory."""
+    value = {c["what"]: c["value"] for c in claims}
+    rows = [
+        [
+            words,
+            *(f"{value[f'{kind} seconds, {key}, 2 threads']:.1f} s" for kind in ("wall", "processor")),
+            f"{value[f'most memory, {key}, 2 threads']:.2f} GB",
+        ]
+        for key, words in TIMED.items()
+    ]
+    return _markdown(("images", "wall", "processor", "memory"), rows)
+
+
 def _text(name: str) -> str:
     return (TEXTS / f"{name}.md").read_text(encoding="utf-8").rstrip("\n")
+
+
+def load_results(paths: Sequence[Path] = ()) -> list[dict[str, Any]]:
+    """Read JSON files, by default all under benchmark/results but those of smoke runs."""
+    paths = paths or sorted(p for p in RESULTS.glob("*.json") if not p.name.startswith(SMOKE))
+    return [r for p in paths if "benchmark" in (r := json.loads(p.read_text(encoding="utf-8")))]
 
 
 def main() -> None:
@@ -254,17 +327,17 @@ def main() -> None:
     options.add_argument("results", nargs="*", type=Path, help="JSON files; by default all but those of smoke runs")
     options.add_argument("--print", action="store_true", help="print the tables instead of writing the page")
     args = options.parse_args()
-    paths = args.results or sorted(p for p in RESULTS.glob("*.json") if not p.name.startswith(SMOKE))
-    if not paths:
+    results = load_results(args.results)
+    if not results:
         raise SystemExit("no results under benchmark/results; run the benchmarks first")
-    results = [r for p in paths if "benchmark" in (r := json.loads(p.read_text(encoding="utf-8")))]
     if args.print:
         print(table(results))
         return
     CHART.write_text(chart(results), encoding="utf-8")
     parts = [_text("method"), summary(results), _text("reading"), table(results)]
-    (ROOT / "docs" / "evidence.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    print(f"wrote what {len(results)} files say to docs/evidence.md and {CHART.relative_to(ROOT)}")
+    FULL.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    PAGE.write_text(evidence(results), encoding="utf-8")
+    print(f"wrote {', '.join(str(p.relative_to(ROOT)) for p in (FULL, PAGE, CHART))} from {len(results)} files")
 
 
 if __name__ == "__main__":

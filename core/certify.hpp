@@ -16,7 +16,7 @@ namespace regweave {
 template <typename Search>
 int certify(Search& search, int max_iter, double tol) {
     // A sweep of cuts costs what three iterations cost on a processor, fifty on a GPU, and most energies need
-    // none: docs/decisions.md.
+    // none: benchmark/notes/decisions.md.
     constexpr int kPatience = 5, kCutEvery = 12;
     double settled = std::numeric_limits<double>::quiet_NaN();  // energy of labels that no step changed
     const auto allowed = [&] { return tol * std::max(std::fabs(search.value()), 1e-12); };

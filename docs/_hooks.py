@@ -10,7 +10,7 @@ from typing import Any
 
 from mkdocs.exceptions import PluginError
 
-OUTWARD = re.compile(r"\[([^\]]+)\]\((?:\.\./)+((?:src|tests|benchmark|core|examples|[A-Z]+)[^)\s]*)\)")
+OUTWARD = re.compile(r"\[([^\]]+)\]\((?:\.\./)+((?:src|tests|benchmark|core|examples|papers|[A-Z]+)[^)\s]*)\)")
 LOADED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 
 

@@ -235,3 +235,10 @@ def test_known_shift_is_recovered_in_lps_millimetres(adapter: str, shifted: tupl
     found = np.load(folder / "field.npy")[:, inside].mean(axis=1)
     # Every component has its sign and most of its size; some methods stop early by their defaults.
     np.testing.assert_allclose(found, truth, atol=0.35 * float(np.abs(truth).max()))
+
+
+def test_pages_of_results_are_those_of_the_files() -> None:
+    table = import_module("table")
+    written = table.evidence(table.load_results())
+    assert table.PAGE.read_text(encoding="utf-8") == written, "run python benchmark/table.py"
+    assert "<!--" not in written

@@ -12,7 +12,12 @@ from regweave.model.model import Model
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(DOCS.rglob("*.md"))]
-PAGES += sorted((ROOT / "papers").rglob("*.md"))
+PAGES += [
+    page
+    for folder in ("papers", "benchmark")
+    for page in sorted((ROOT / folder).rglob("*.md"))
+    if page.parent.name != "evidence"
+]
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 
 

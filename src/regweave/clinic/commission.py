@@ -18,8 +18,7 @@ from regweave.io.disk.records import Count, Known, Number, RecordPart, Text, thi
 from regweave.spatial.warp import warp_points
 from regweave.types import Contour, Float32Array, Float64Array, Geometry, Identity, Structure, StructureSet, Volume
 
-Map = Callable[[Float64Array], Float64Array]
-"""Takes points (n, 3) of today to the plan, LPS millimetres."""
+Map = Callable[[Float64Array], Float64Array]  # Takes points (n, 3) of today to the plan, LPS millimetres
 SPACING_MM = (2.5, 2.5, 3.0)
 SHAPE = (80, 68, 32)
 BODY = ((0.0, 0.0, 0.0), (86.0, 70.0, 200.0))
@@ -35,10 +34,8 @@ BONES = (((0.0, 44.0, 0.0), (13.0, 12.0, 200.0), 700.0), ((62.0, 4.0, 0.0), (7.0
          ((-64.0, 6.0, 0.0), (7.0, 9.0, 200.0), 600.0))  # fmt: skip
 NOISE_HU = 8.0
 TEXTURE_HU = 18.0
-EDGE_MM = SPACING_MM[0]
-"""Edges are as wide as a pixel, as a scanner averages over its voxels; sharper ones would alias."""
-REACH_MM = 14.0
-"""How far an organ may lie from its place in the plan."""
+EDGE_MM = SPACING_MM[0]  # Edges are as wide as a pixel, as a scanner averages over its voxels; sharper ones would alias
+REACH_MM = 14.0  # How far an organ may lie from its place in the plan
 TABLE_MM = (76.0, 79.0)
 CT_IMAGE = "1.2.840.10008.5.1.4.1.1.2"
 
@@ -192,8 +189,7 @@ def _between(data: Float32Array, at: Float64Array, wanted: Float64Array) -> Floa
     return np.asarray(data[..., below] * (1 - t) + data[..., below + 1] * t)
 
 
-COUCH_MM = (7.3, -11.6, 4.2)
-"""Position of the couch today."""
+COUCH_MM = (7.3, -11.6, 4.2)  # Position of the couch today
 POINTS, DEPTH_MM = 400, 8.0
 """Points whose error is measured, and how far below the skin they lie: at the skin itself there is nothing to see."""
 TG132 = "AAPM TG-132 as quoted by Latifi et al. 2018 (PMC6036411)"

@@ -9,21 +9,15 @@ from scipy import ndimage
 from regweave import notices
 from regweave.types import Float32Array, Float64Array, Geometry, LabelMap, Volume
 
-BODY_HU = -300.0
-"""Voxels above this are no air: skin, fat and everything denser, and boards and couches too."""
+BODY_HU = -300.0  # Voxels above this are no air: skin, fat and everything denser, and boards and couches too
 AIR_HU = -1000.0
 METAL_HU = 4000.0
 LEAST_OVERFLOW = 0.02
-OVERFLOWN_HU = -400.0
-"""Stands for overflown numbers: air by `BODY_HU`, yet speckled soft tissue averages to body."""
-THIN_MM = 5.0
-"""What is thinner than this in a slice, a couch's shell or a thermoplastic mask, is no body."""
-LEAST_SHARE = 0.05
-"""Parts smaller than this share of the largest, a couch's rail, are no body; arms are larger."""
-LEAST_BODY = 0.02
-"""A patient fills at least this share of the scan, or what was found is none."""
-END_MM = 15.0
-"""Depth at either end of a scan where air beside the body may be a gap of the scan rather than air."""
+OVERFLOWN_HU = -400.0  # Stands for overflown numbers: air by `BODY_HU`, yet speckled soft tissue averages to body
+THIN_MM = 5.0  # What is thinner than this in a slice, a couch's shell or a thermoplastic mask, is no body
+LEAST_SHARE = 0.05  # Parts smaller than this share of the largest, a couch's rail, are no body; arms are larger
+LEAST_BODY = 0.02  # A patient fills at least this share of the scan, or what was found is none
+END_MM = 15.0  # Depth at either end of a scan where air beside the body may be a gap of the scan rather than air
 
 
 def tissue_values(image: Volume) -> Volume:
@@ -50,8 +44,6 @@ def patient_mask(image: Volume, structures: LabelMap | None = None) -> NDArray[n
     Filled in each slice, so lungs and windpipe are inside; None if there is no body. ``structures`` on the same grid
     are added to the patient.
 
-    Examples
-    --------
     >>> data = np.full((40, 40, 4), -1000.0, dtype=np.float32)
     >>> data[10:30, 8:24] = 20.0
     >>> data[2:38, 28:29] = 100.0
@@ -113,14 +105,11 @@ def _disc(geometry: Geometry, radius_mm: float) -> NDArray[np.bool_]:
     return disc
 
 
-LEAST_PADDING = 0.05
-"""A scan whose slices hold less padding than this share shows all that they cover."""
+LEAST_PADDING = 0.05  # A scan whose slices hold less padding than this share shows all that they cover
 ROUND_PIXELS = 1.0
 """How far the rim of a field of view may lie from a circle, root mean square: patients are not as round."""
-RIM_MM = 6.0
-"""Values nearer to the rim than this are ignored."""
-CUT_SHARE = 0.02
-"""Share of the rim that shows the patient where the field of view cuts it."""
+RIM_MM = 6.0  # Values nearer to the rim than this are ignored
+CUT_SHARE = 0.02  # Share of the rim that shows the patient where the field of view cuts it
 
 
 def field_of_view(image: Volume) -> NDArray[np.bool_] | None:
@@ -128,8 +117,6 @@ def field_of_view(image: Volume) -> NDArray[np.bool_] | None:
 
     Returns the measured pixels (X, Y); None if the slices are measured whole, or the padding is not round.
 
-    Examples
-    --------
     >>> x, y = np.indices((40, 40)) - 19.5
     >>> data = np.where((np.hypot(x, y) < 15)[..., None], x[..., None], -1000.0).repeat(3, axis=2).astype(np.float32)
     >>> seen = field_of_view(Volume(data, Geometry((40, 40, 3), np.eye(4)), "ct"))

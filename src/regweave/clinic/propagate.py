@@ -63,8 +63,7 @@ STAGES = {
     "files": ("files and page", 0.12),
 }
 """Stages of a propagation, their names for users and their shares of the time."""
-OnStage = Callable[[str, str, float], None]
-"""Takes the stage, its words, and the share of the work that is done."""
+OnStage = Callable[[str, str, float], None]  # Takes the stage, its words, and the share of the work that is done
 Points = str | Path | ArrayLike | None
 
 

@@ -25,20 +25,16 @@ from regweave.spatial.deformation import determinant
 from regweave.spatial.warp import warp_points
 from regweave.types import Float32Array, Float64Array, Structure, Transform
 
-MOST_POINTS = 4000
-"""Points of a structure at which the inverse is tested."""
+MOST_POINTS = 4000  # Points of a structure at which the inverse is tested
 MOST_BOTH_WAYS = 100_000
-KNOT_MM = 4.0
-"""Step at which a transform is sampled to find what two scans share."""
+KNOT_MM = 4.0  # Step at which a transform is sampled to find what two scans share
 ON_SLICE_MM = 0.05
-MOST_SAMPLES = 20_000
-"""Points inside a structure that give the part of it that today's scan shows."""
+MOST_SAMPLES = 20_000  # Points inside a structure that give the part of it that today's scan shows
 AT_END, AT_RIM = "cut by the scan end", "cut by the field of view"
 """States of a structure that today's scan shows in part; they are no alarm."""
 LEAST_CUT = 1.0
 """A structure is cut where more than this share of the plan's contour, in percent, lies beyond today's scan."""
-LEAST_PLANES = 3
-"""Volumes of fewer planes are not compared where a structure is cut: half a slice is too much of them."""
+LEAST_PLANES = 3  # Volumes of fewer planes are not compared where a structure is cut: half a slice is too much of them
 BY_EYE = "the page shows it; a person must look"
 TESTS = {
     "A": ("registered images looked at: blend, curtain, checkerboard, difference", BY_EYE),
@@ -311,10 +307,8 @@ def moved_inside(today: Scan, transform: Transform) -> float:
 
 
 BONE_HU = 250.0
-BLOCK_MM = 40.0
-"""Edge of the blocks in which bone is taken as rigid; joints between blocks may bend."""
-LEAST_IN_BLOCK = 30
-"""Bone voxels that a block has at least."""
+BLOCK_MM = 40.0  # Edge of the blocks in which bone is taken as rigid; joints between blocks may bend
+LEAST_IN_BLOCK = 30  # Bone voxels that a block has at least
 
 
 def bones_bent(today: Scan, transform: Transform) -> float:

@@ -249,12 +249,9 @@ def label_map(
     return LabelMap(data, geometry, {value: names.get(name, name) for value, name in called.items()})
 
 
-MOST_MM = 2.0
-"""A working copy is about as fine as this, however large the scan."""
-MOST_VOXELS = 3_000_000
-"""A scan that has fewer voxels round the patient is registered as fine as it is."""
-MARGIN_MM = 15.0
-"""Air that is kept round the patient."""
+MOST_MM = 2.0  # A working copy is about as fine as this, however large the scan
+MOST_VOXELS = 3_000_000  # A scan that has fewer voxels round the patient is registered as fine as it is
+MARGIN_MM = 15.0  # Air that is kept round the patient
 
 
 def cropped(image: Volume, body: NDArray[np.bool_] | None, coarse: Geometry) -> Volume:
@@ -290,21 +287,16 @@ def affordable_factors(size: NDArray[np.int64], spacing_mm: Float64Array) -> Fac
     return x, y, z
 
 
-COARSE_MM = 3.0
-"""Voxels of the copies whose histograms are compared: large enough to average noise away."""
+COARSE_MM = 3.0  # Voxels of the copies whose histograms are compared: large enough to average noise away
 MOST_VALUES = 20_000
 STEP_HU, BLUR_HU = 10.0, 30.0
 EDGES_HU = np.arange(-1300.0, 1701.0, STEP_HU)
-AIR_BELOW_HU, AIR_SHARE = -500.0, 0.3
-"""Air counts this much in either histogram, however much of it a scan shows."""
-LEAST_PART = 0.005
-"""A part of the histogram that holds less does not count."""
+AIR_BELOW_HU, AIR_SHARE = -500.0, 0.3  # Air counts this much in either histogram, however much of it a scan shows
+LEAST_PART = 0.005  # A part of the histogram that holds less does not count
 SLOPES, NEAR_SLOPES = np.arange(0.60, 1.65, 0.05), np.arange(-0.04, 0.05, 0.01)
 OFFSETS_HU, NEAR_OFFSETS_HU = np.arange(-1500.0, 1501.0, 20.0), np.arange(-20.0, 21.0, 5.0)
-LEAST_GAIN = 0.1
-"""The overlap of the histograms must grow by this, or the values are taken as they are."""
-LEAST_SHIFT_HU = 80.0
-"""Water or air must be off by this; scanners and phantoms differ by less."""
+LEAST_GAIN = 0.1  # The overlap of the histograms must grow by this, or the values are taken as they are
+LEAST_SHIFT_HU = 80.0  # Water or air must be off by this; scanners and phantoms differ by less
 
 
 @dataclass(frozen=True)
@@ -333,8 +325,6 @@ def hounsfield_map(today: Volume, plan: Volume, measured: NDArray[np.bool_] | No
 
     Both are CT of one patient, the plan in Hounsfield units. Only ``measured`` pixels (X, Y) of today count.
 
-    Examples
-    --------
     >>> from regweave.types import Geometry
     >>> rng = np.random.default_rng(0)
     >>> data = np.where(np.indices((30, 30, 8))[0] < 12, -1000.0, 40.0) + rng.normal(0, 9, (30, 30, 8))

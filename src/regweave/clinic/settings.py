@@ -15,8 +15,7 @@ LEVELS_SMOOTHNESS = 0.5
 SMOOTHNESS, BENDING_MM = 0.1, 24.0
 EXACT: dict[str, Any] = {"exact": True, "rate": 0.1, "smoothness_ct": 0.02}
 """Of two CT without a model; exact forces are larger, so that the same smoothness is a smaller number."""
-SMOOTHNESS_MR = 0.5
-"""For all but CT; less lets the little that a phantom in MR shows be torn apart."""
+SMOOTHNESS_MR = 0.5  # For all but CT; less lets the little that a phantom in MR shows be torn apart
 CONTROL_MM = 8.0
 ONE_STAGE = {"finest_mm": None, "finest_steps": 0, "finest_smoothness": None}
 TISSUE = (
@@ -25,8 +24,7 @@ TISSUE = (
 )
 """Hounsfield numbers, constant in one patient: they identify an organ of even density better than its texture."""
 STEPS = (24, 80)
-STEP_VOXELS = 60_000_000
-"""Voxels times steps that the refinement may take."""
+STEP_VOXELS = 60_000_000  # Voxels times steps that the refinement may take
 
 
 def intra_patient_settings(
@@ -43,8 +41,6 @@ def intra_patient_settings(
     unless ``tissue`` is false: mapped values are not as exact. Of two CT without a model the refinement follows the
     exact derivative of smooth images; other pairs were not tested with it.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> intra_patient_settings(Geometry((170, 210, 20), np.diag([1.1, 1.1, 2.5, 1.0]))).refine.steps
     80

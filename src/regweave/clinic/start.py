@@ -24,13 +24,11 @@ from regweave.spatial.intensity import apply_window, default_window
 from regweave.spatial.warp import warp_points
 from regweave.types import Field, Float64Array, Image, Transform, Volume
 
-WORSE = 0.02
-"""A start may lower the correlation of the images by this much before it is called worse."""
+WORSE = 0.02  # A start may lower the correlation of the images by this much before it is called worse
 CLEAR = 0.03
 """A fit must reduce 1 minus the correlation by at least this share. Along a phantom that is the same in every slice a
 false shift of 12 mm reduces it by 0.01; on a head and neck the true 2.5 mm along the slices reduce it by 0.1."""
-UNLIKE = 0.5
-"""Scans with a smaller correlation by the headers may be of two patients."""
+UNLIKE = 0.5  # Scans with a smaller correlation by the headers may be of two patients
 
 
 @dataclass(frozen=True)
@@ -165,8 +163,7 @@ def _given(init: Any, today: Scan, plan: Scan, still: Transform) -> tuple[str, T
     return "file" if is_file else "memory", transform
 
 
-MOST_POINTS = 200_000
-"""Voxels that are compared: every k-th of the patient."""
+MOST_POINTS = 200_000  # Voxels that are compared: every k-th of the patient
 LEAST_POINTS = 100
 
 

@@ -28,15 +28,12 @@ from regweave.types import Contour, Field, Float64Array, Geometry, LeftOut, Stru
 
 OUTLINE = re.compile(r"^(body|external|skin|patient|outer ?contour|ext(ernal)?[ _-]?contour)$", re.IGNORECASE)
 DOSE = re.compile(r"^(dose\b.*|.*\b\d+([.,]\d+)? ?\[?(c?gy)\]?|.*\b\d+ ?% ?(isodose)?|iso ?dose.*)$", re.IGNORECASE)
-MARGIN_NOTE = "re-derive from CTV"
-"""A planning target is a clinical target with a margin: propagated it is neither."""
+MARGIN_NOTE = "re-derive from CTV"  # A planning target is a clinical target with a margin: propagated it is neither
 
 
 def is_outline(structure: Structure) -> bool:
     """Whether a structure is the patient's outline, by its type or else its name.
 
-    Examples
-    --------
     >>> is_outline(Structure(1, "BODY")), is_outline(Structure(2, "body of mandible"))
     (True, False)
     """
@@ -46,8 +43,6 @@ def is_outline(structure: Structure) -> bool:
 def is_of_dose(structure: Structure) -> bool:
     """Whether a structure was made from a dose, and so belongs to the plan rather than to the patient.
 
-    Examples
-    --------
     >>> [is_of_dose(Structure(1, name)) for name in ("Dose 5200[cGy]", "95% isodose", "GTV")]
     [True, True, False]
     """
@@ -99,8 +94,7 @@ def require_names(structures: Sequence[Structure], names: Mapping[str, str]) -> 
         notices.warn(f"W234: none of the {len(names)} names of the name map is that of a structure; all keep their own")
 
 
-MOST_OUTSIDE = 0.99
-"""A structure of which today's field of view shows less than the rest is not drawn."""
+MOST_OUTSIDE = 0.99  # A structure of which today's field of view shows less than the rest is not drawn
 
 
 def carried(shape: Shape, pair: Pair, note: str) -> tuple[Structure, PropagatedStructure]:
@@ -130,13 +124,10 @@ def _empty_slices(today: Scan) -> set[int | None]:
 
 
 DEVICES = {"FIXATION", "SUPPORT"}
-BENT = {"EXTERNAL", "BOLUS"}
-"""Types that may lie outside the skin and still follow it."""
-NEAR_MM = 50.0
-"""Tissue whose motion a device follows lies at most this much farther away than the nearest."""
+BENT = {"EXTERNAL", "BOLUS"}  # Types that may lie outside the skin and still follow it
+NEAR_MM = 50.0  # Tissue whose motion a device follows lies at most this much farther away than the nearest
 MOST_POINTS = 50_000
-LEAST_INSIDE = 0.5
-"""Share of a structure inside the body from which it is tissue."""
+LEAST_INSIDE = 0.5  # Share of a structure inside the body from which it is tissue
 
 
 def rigid_reason(shape: Shape, plan: Scan) -> str:
@@ -191,8 +182,6 @@ def rigid_row(shape: Shape, carried: Structure, rigid: Pair, start: Float64Array
 def rigid_fit(points: Float64Array, moved: Float64Array) -> Float64Array:
     """Return the rotation and shift (4, 4) that take points (n, 3) nearest to others, by least squares.
 
-    Examples
-    --------
     >>> points = np.eye(3)
     >>> rigid_fit(points, points + 2.0)[:3, 3].round(6).tolist()
     [2.0, 2.0, 2.0]

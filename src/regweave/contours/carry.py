@@ -14,8 +14,7 @@ from regweave.threads import side_by_side
 from regweave.types import Contour, Float64Array, LeftOut, Structure, StructureSet, Transform
 
 MARGIN_MM = 12.0
-MOST_SEEDS = 3000
-"""Points of the outlines that are followed to find the slices on which a structure lies."""
+MOST_SEEDS = 3000  # Points of the outlines that are followed to find the slices on which a structure lies
 KNOTS_OF_WIDE = 4
 """Pixels between points at which the transform of a wide structure is evaluated; fields are far smoother."""
 
@@ -150,8 +149,6 @@ MOST_STEPS = 30
 def preimages(transform: Transform, points_mm: Float64Array, *, tolerance_mm: float = 0.01) -> Float64Array:
     """Return the points (n, 3) that a transform takes to given ones; NaN where none is within the tolerance.
 
-    Examples
-    --------
     >>> from regweave.types import Field, Geometry
     >>> shift = Field(np.ones((3, 4, 4, 4), dtype=np.float32), Geometry((4, 4, 4), np.eye(4)))
     >>> preimages(Transform(shift), np.array([[3.0, 3.0, 3.0]])).tolist()

@@ -14,15 +14,12 @@ from regweave.io.dicom.series import Series
 from regweave.spatial.warp import inverse_of
 from regweave.types import Float64Array, Geometry, LabelMap, Structure
 
-MOST = 65535
-"""Largest label that is written."""
+MOST = 65535  # Largest label that is written
 
 
 def label_values(structures: Sequence[Structure]) -> dict[int, int]:
     """Return the label of each structure by its number: the number where all can be labels, else counted from 1.
 
-    Examples
-    --------
     >>> label_values([Structure(4, "cord"), Structure(9, "lens")])
     {4: 4, 9: 9}
     >>> label_values([Structure(0, "cord"), Structure(9, "lens")])

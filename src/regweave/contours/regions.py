@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from regweave.io.dicom.series import Series
 from regweave.types import Float64Array, Structure
 
-SLIT_MM = 0.02
-"""Half the width of a channel that joins a hole to the outside and encloses nothing."""
+SLIT_MM = 0.02  # Half the width of a channel that joins a hole to the outside and encloses nothing
 SPECK_MM2 = 1e-4
 MOST_POINTS, DENSE_MM = 20_000, 1e-3
 """Rings of more points are thinned by so much: edges as short as the rounding make the closing of slits slow."""
@@ -27,8 +26,6 @@ def region_of(rings: Sequence[Float64Array]) -> Any:
 
     A keyhole's channel runs there and back over the same points, or leaves a slit: both are closed.
 
-    Examples
-    --------
     >>> square = np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 4.0], [0.0, 4.0]])
     >>> region_of([square, square / 2 + 1]).area
     12.0
@@ -77,8 +74,6 @@ def even_odd(size: tuple[int, int], rings: Sequence[Float64Array]) -> NDArray[np
 
     Each edge toggles all samples to the right of where it crosses a row; the running sum of a row counts crossings.
 
-    Examples
-    --------
     >>> int(even_odd((4, 4), [np.array([[0.5, 0.5], [2.5, 0.5], [2.5, 2.5], [0.5, 2.5]])]).sum())
     4
     """
@@ -105,8 +100,6 @@ LEAST_AREA_MM2 = 0.05
 def outlines(distance_mm: Float64Array, u_mm: Float64Array, v_mm: Float64Array) -> list[Float64Array]:
     """Return closed polygons (n, 2) around the negative samples (V, U), one for each island.
 
-    Examples
-    --------
     >>> at = np.arange(9.0)
     >>> ring = np.abs(np.hypot(*np.meshgrid(at - 4, at - 4)) - 2.5) - 1
     >>> [len(one) > 8 for one in outlines(ring, at, at)]
@@ -141,8 +134,6 @@ def keyholed(polygon: Any) -> Float64Array:
     Each channel is the shortest from a corner of a hole to a corner of what is joined already, so that none crosses
     another hole.
 
-    Examples
-    --------
     >>> square = shapely.box(0, 0, 4, 4).difference(shapely.box(1, 1, 2, 2))
     >>> float(shapely.Polygon(keyholed(square)).area)
     15.0

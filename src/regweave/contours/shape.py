@@ -16,20 +16,16 @@ from regweave.io.dicom.series import Series, SliceGrid
 from regweave.threads import side_by_side
 from regweave.types import Float32Array, Float64Array, Structure
 
-WIDE_PIXELS = 200
-"""Structures wider than this are sampled once a pixel, smaller ones three times."""
+WIDE_PIXELS = 200  # Structures wider than this are sampled once a pixel, smaller ones three times
 FINE, MOST_FINE = 3, 40
 MOST_SAMPLES = 1_000_000
-LEAST_SAMPLES = 96
-"""Samples across a small structure."""
+LEAST_SAMPLES = 96  # Samples across a small structure
 MARGIN_MM = 6.0
-BAND = 2.5
-"""Samples around an outline whose distance is that to the polygon itself."""
+BAND = 2.5  # Samples around an outline whose distance is that to the polygon itself
 FAR_MM = 63.9
 STEP_MM = 1 / 512
 """Unit of stored distances: 16 bits hold `FAR_MM`, and thirty structures of a large scan take half of the memory."""
-ON_PLANE = 0.005
-"""Share of a gap within which a point lies on the first or last plane."""
+ON_PLANE = 0.005  # Share of a gap within which a point lies on the first or last plane
 
 
 @dataclass(frozen=True)
@@ -112,8 +108,6 @@ def shape_of(structure: Structure, series: Series) -> Shape:
 def samples_per_pixel(extent_mm: tuple[float, float], spacing_mm: tuple[float, float]) -> int:
     """Return how finely a structure is sampled: once a pixel where it is wide, more often the smaller it is.
 
-    Examples
-    --------
     >>> samples_per_pixel((300.0, 200.0), (1.0, 1.0)), samples_per_pixel((8.0, 6.0), (1.0, 1.0))
     (1, 16)
     """

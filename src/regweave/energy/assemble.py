@@ -22,8 +22,7 @@ import numpy as np
 from regweave._core import weighted_unaries
 from regweave.types import Energy, Float64Array, Solution, Terms, WeightTable
 
-TIE_BREAK = 1e-4
-"""Cost of moving by one control spacing: flat patches tie between all labels and would drift otherwise."""
+TIE_BREAK = 1e-4  # Cost of moving by one control spacing: flat patches tie between all labels and would drift otherwise
 
 
 def solve(

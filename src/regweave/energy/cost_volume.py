@@ -14,8 +14,7 @@ from regweave.config.member import Member
 from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.types import Float32Array, Float64Array
 
-QUIET_NODE = 0.05
-"""Nodes whose cost varies less than this share of the most varied one do not count in the scale."""
+QUIET_NODE = 0.05  # Nodes whose cost varies less than this share of the most varied one do not count in the scale
 
 
 @dataclass(frozen=True)

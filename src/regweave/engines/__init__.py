@@ -52,8 +52,6 @@ available, add = registry.available, registry.add
 def get(name: str) -> Engine:
     """Return the engine of that name.
 
-    Examples
-    --------
     >>> get("trws").Options()
     Options(max_iter=30, tol=0.0001)
     """
@@ -83,8 +81,6 @@ class Solver:
 def solver(engine: str | Solver, **options: Any) -> Solver:
     """Return an engine with options; a name alone stands for its defaults.
 
-    Examples
-    --------
     >>> solver("fastpd", bound_passes=0).options
     Options(max_iter=10, bound_passes=0)
     """

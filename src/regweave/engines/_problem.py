@@ -46,10 +46,7 @@ class Problem:
 def check(energy: Energy, init: IntArray | None) -> Problem:
     """Check an energy and its start.
 
-    Raises
-    ------
-    ValueError
-        Where shapes disagree, a number is not finite, the weight is negative or a label is out of range.
+    Raises Where shapes disagree, a number is not finite, the weight is negative or a label is out of range.
     """
     energy = _contiguous(energy)
     _check_shapes(energy)

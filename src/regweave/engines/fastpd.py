@@ -62,8 +62,6 @@ def minimize(energy: Energy, init: IntArray | None = None, options: Options = DE
     Komodakis, Tziritas, Paragios (2008), "Performance vs computational efficiency for optimizing single and
     dynamic MRFs", CVIU 112(1).
 
-    Examples
-    --------
     >>> import numpy as np
     >>> line = np.array([0.0, 1.0])
     >>> e = Energy(np.array([[0.0, 1.0], [0.2, 0.0]]), (2, 1, 1), (line, line[:1], line[:1]), weight=3.0)

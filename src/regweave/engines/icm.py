@@ -45,8 +45,6 @@ def minimize(energy: Energy, init: IntArray | None = None, options: Options = DE
     ----------
     Besag (1986), "On the statistical analysis of dirty pictures", JRSS B 48(3).
 
-    Examples
-    --------
     >>> import numpy as np
     >>> line = np.array([0.0, 1.0])
     >>> e = Energy(np.array([[0.0, 1.0], [0.2, 0.0]]), (2, 1, 1), (line, line[:1], line[:1]), weight=3.0)

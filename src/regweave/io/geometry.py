@@ -23,10 +23,8 @@ LOGGER = logging.getLogger(__name__)
 
 FRAMES = ("LPS", "RAS")
 RAS_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
-KEPT_SHEAR_RAD = 1e-5
-"""Below this the matrix is not changed: single precision in the file explains the angle."""
-SNAPPED_SHEAR_RAD = 1e-3
-"""Below this the axes are made orthonormal: 0.5 mm at the end of a 500 mm axis."""
+KEPT_SHEAR_RAD = 1e-5  # Below this the matrix is not changed: single precision in the file explains the angle
+SNAPPED_SHEAR_RAD = 1e-3  # Below this the axes are made orthonormal: 0.5 mm at the end of a 500 mm axis
 
 MAX_ANISOTROPY = 1e4
 MIN_SPACING_MM, MAX_SPACING_MM = 1e-9, 1e6
@@ -36,8 +34,6 @@ MAX_ORIGIN_MM = 1e9
 def ras_to_lps(affine: ArrayLike) -> Float64Array:
     """Turn an affine that ends in RAS millimetres into one that ends in LPS, or back.
 
-    Examples
-    --------
     >>> ras_to_lps(np.eye(4)).diagonal()
     array([-1., -1.,  1.,  1.])
     """
@@ -65,10 +61,7 @@ def affine_matrix(affine: ArrayLike, subject: str) -> Float64Array:
 def array_affine(affine: ArrayLike | None, spacing_mm: ArrayLike | None, frame: str) -> Float64Array:
     """Return the RAS affine of an array that a user places by an affine or by its spacing.
 
-    Raises
-    ------
-    UsageError
-        E108 where the array has no place, or two.
+    Raises E108 where the array has no place, or two.
     """
     if frame not in FRAMES:
         raise UsageError("E108", f"frame is {frame!r}, allowed are {' and '.join(FRAMES)}", "name one of them")
@@ -186,8 +179,6 @@ def same_grid(image: Geometry, other: Geometry) -> bool:
 def same_voxels(image: Geometry, other: Geometry) -> bool:
     """Return whether two grids have the same voxels in space, in any order of storage, up to 0.01 voxel.
 
-    Examples
-    --------
     >>> box = Geometry((4, 5, 6), np.eye(4))
     >>> mirrored = Geometry((5, 4, 6), np.array([[0, -1, 0, 3], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]]))
     >>> same_voxels(box, mirrored), same_voxels(box, Geometry((4, 5, 7), np.eye(4)))
@@ -212,8 +203,6 @@ def grid_hash(geometry: Geometry) -> str:
     The axes are brought to the order and the signs nearest to left, posterior, superior; hashed are the size and, in
     units of 1e-5 of the smallest spacing, the position of the first voxel and the steps.
 
-    Examples
-    --------
     >>> box = Geometry((4, 5, 6), np.eye(4))
     >>> mirrored = Geometry((5, 4, 6), np.array([[0, -1, 0, 3], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]]))
     >>> grid_hash(box) == grid_hash(mirrored)
@@ -264,8 +253,6 @@ def check_same_grid(image: Geometry, mask: Geometry, path: str | Path) -> Geomet
 def overlap_fraction(fixed: Geometry, moving: Geometry, matrix: Float64Array) -> float:
     """Return the part of the smaller volume that is inside the other one; ``matrix`` maps fixed to moving millimetres.
 
-    Examples
-    --------
     >>> box = Geometry((10, 10, 10), np.eye(4))
     >>> shift = np.eye(4)
     >>> shift[0, 3] = 5.0
@@ -303,8 +290,7 @@ def check_overlap(fixed: Geometry, moving: Geometry, matrix: Float64Array, *, mi
     raise RegweaveError("E120", message, "start from the images themselves with --init moments")
 
 
-TIE = 1e-6
-"""Sums of cosines that differ by less are equal: single precision in a header explains it."""
+TIE = 1e-6  # Sums of cosines that differ by less are equal: single precision in a header explains it
 DIGITS = 6
 """Digits that a canonical matrix keeps below the leading one of the spacing: storages differ in the last bits."""
 
@@ -324,8 +310,6 @@ class Orientation:
     def of(cls, geometry: Geometry) -> Orientation:
         """Find the axes nearest L, P and S.
 
-        Examples
-        --------
         >>> Orientation.of(Geometry((4, 5, 6), np.diag([-1.0, -1.0, 1.0, 1.0]))).steps
         (-1, -1, 1)
         """
@@ -383,8 +367,6 @@ def nearest_axes(direction: Float64Array) -> tuple[int, int, int]:
     Between equals, as at a turn of 45°, the one whose matrix of axes comes last in lexicographic order is taken:
     that rule sees the lines in space, not the order in which a file lists them.
 
-    Examples
-    --------
     >>> nearest_axes(np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, -1.0, 0.0]]))
     (2, 0, 1)
     """

@@ -48,8 +48,7 @@ FORMAT_OF: dict[str, Format] = {
 """Formats by suffix; files of DICOM have any."""
 HEAD_BYTES = 4096
 CHUNK = 1 << 20
-LISTED = 5
-"""Images that the message about a folder with several names."""
+LISTED = 5  # Images that the message about a folder with several names
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,6 @@ def read_image(
     UsageError
         E108 an object of another type.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> ramp = np.arange(64.0).reshape(4, 4, 4)
     >>> read_image((ramp, np.eye(4))).geometry.direction.diagonal()
@@ -192,10 +189,7 @@ def image_sha256(path: str | Path, *, follow_links: bool = False, series: str | 
 def files_of(path: str | Path, options: ReadOptions) -> tuple[Path, ...]:
     """Return the files that hold an image, the main one first; for a file that is no image that file.
 
-    Raises
-    ------
-    RegweaveError
-        E101 where there is no such file, or no image in a folder.
+    Raises E101 where there is no such file, or no image in a folder.
     """
     try:
         form, found = _find(Path(path))
@@ -252,11 +246,8 @@ def is_dicom_folder(path: Path) -> bool:
 def _find(path: Path) -> tuple[Format, Path]:
     """Return the format of an image, and its file; for a folder of DICOM the folder.
 
-    Raises
-    ------
-    RegweaveError
-        E101 no such file, or a folder without an image; E102 a file named as another format than it has; E103 a
-        file of no known format.
+    Raises E101 no such file, or a folder without an image; E102 a file named as another format than it has; E103 a file
+    of no known format.
     """
     if is_folder(path):
         if is_dicom_folder(path):
@@ -328,8 +319,6 @@ def read_object(source: Any, frame: NiftiFrame) -> Stored:
 def classes_of(source: Any) -> list[str]:
     """Return the classes of an object, each with the package that defines it.
 
-    Examples
-    --------
     >>> import fractions
     >>> classes_of(fractions.Fraction(1))[:2]
     ['fractions.Fraction', 'numbers.Rational']
@@ -455,8 +444,6 @@ def _geometry_facts(geometry: Geometry) -> dict[str, Any]:
 def orientation(geometry: Geometry) -> str:
     """Name the direction in which each image axis grows, nearest anatomical axis, e.g. ``LPS``.
 
-    Examples
-    --------
     >>> orientation(Geometry((4, 4, 4), np.diag([-1.0, -1.0, 2.0, 1.0])))
     'RAS'
     """

@@ -66,10 +66,7 @@ def read_names(path: str | Path | Mapping[int, str]) -> dict[int, str]:
 def read_name_map(path: str | Path) -> dict[str, str]:
     """Read new names of structures by their old ones: JSON ``{"old": "new"}``, or TSV with ``old`` and ``new``.
 
-    Raises
-    ------
-    RegweaveError
-        E107 where the file is neither.
+    Raises E107 where the file is neither.
     """
     path = require_file(path)
     try:
@@ -135,8 +132,6 @@ SIDES = ("left", "right")
 def normalised(name: str) -> str:
     """Return a name in one spelling, without case and separators, its side first.
 
-    Examples
-    --------
     >>> normalised("LeftParotid") == normalised("parotid_L") == normalised("PAROTID, left") == normalised("leftparotid")
     True
     >>> normalised("BRSTEM"), normalised("Cord"), normalised("Bone_Mandible")
@@ -238,8 +233,6 @@ def join_names(lists: Iterable[Names]) -> dict[int, str]:
 def list_names(names: Names) -> str:
     """Print names by number, for messages.
 
-    Examples
-    --------
     >>> list_names({2: "liver", 1: "spleen"})
     '1 spleen, 2 liver'
     """

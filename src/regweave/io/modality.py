@@ -23,22 +23,17 @@ BankName = Literal["ct", "mr", "multi"]
 
 OUTSIDE_HU = -1000.0
 AIR_HU = (-1100.0, -900.0)
-BODY_HU = -500.0
-"""Air and padding are below; the body, with metal and bone, is above."""
-HIGHEST_MINIMUM_HU = -105.0
-"""A CT shows air or fat, even where it was cut to a window."""
+BODY_HU = -500.0  # Air and padding are below; the body, with metal and bone, is above
+HIGHEST_MINIMUM_HU = -105.0  # A CT shows air or fat, even where it was cut to a window
 STEP_HU, BLUR_STEPS = 5.0, 2.0
 EDGES_HU = np.arange(-250.0, 351.0, STEP_HU)
 MIDDLES_HU = (EDGES_HU[:-1] + EDGES_HU[1:]) / 2
-TISSUE_HU = (-25.0, 160.0)
-"""Muscle and organs, with contrast agent too."""
+TISSUE_HU = (-25.0, 160.0)  # Muscle and organs, with contrast agent too
 FAT_HU = (-130.0, -60.0)
-SHARP = 0.021
-"""Height of the tissue peak, as the share of the soft body in one step of 5 HU; other scales are broader."""
+SHARP = 0.021  # Height of the tissue peak, as the share of the soft body in one step of 5 HU; other scales are broader
 NARROW, NARROW_IQR_HU = 0.07, 60.0
 """Height and spread of a tissue peak that also shows the CT of a small body in a wide field of view."""
-LEAST_BONE = 0.003
-"""Share of the body above organs: bone, vessels with contrast agent, metal."""
+LEAST_BONE = 0.003  # Share of the body above organs: bone, vessels with contrast agent, metal
 STORED_OFFSETS = (1024.0, 1000.0)
 """What unsigned exports add to Hounsfield units. The first that fits is taken: 24 HU are not seen in a histogram."""
 MOST_VALUES = 1_000_000
@@ -47,8 +42,6 @@ MOST_VALUES = 1_000_000
 def modality_of(volume: Volume) -> Modality:
     """Decide between CT and any other modality, ``mr``, by the air, fat and tissue of the histogram.
 
-    Examples
-    --------
     >>> from regweave.types import Geometry
     >>> data = np.repeat(np.float32([-1000.0, -100.0, 40.0, 41.0, 900.0]), 25).reshape(5, 5, 5)
     >>> modality_of(Volume(data, Geometry((5, 5, 5), np.eye(4))))
@@ -144,8 +137,6 @@ def fill_value(volume: Volume) -> float:
 def bank_of(fixed: Modality, moving: Modality) -> BankName:
     """Return the bank of metrics for two modalities; ``mr``, which is unspecific, fits any scale but CT's.
 
-    Examples
-    --------
     >>> bank_of("ct", "ct"), bank_of("t1", "mr"), bank_of("t1", "t2"), bank_of("ct", "mr")
     ('ct', 'mr', 'multi', 'multi')
     """
@@ -157,8 +148,6 @@ def bank_of(fixed: Modality, moving: Modality) -> BankName:
 def recorded_modality(value: object) -> dict[str, str]:
     """Return the modality of a record: ``fixed``, ``moving`` and ``bank``; earlier records hold one word for all.
 
-    Examples
-    --------
     >>> recorded_modality("ct")
     {'fixed': 'ct', 'moving': 'ct', 'bank': 'ct'}
     """
@@ -169,8 +158,6 @@ def recorded_modality(value: object) -> dict[str, str]:
 def describe_modalities(fixed: str, moving: str) -> str:
     """Name the modalities of a pair: ``CT``, or ``CT to MR`` where the two differ.
 
-    Examples
-    --------
     >>> describe_modalities("ct", "mr"), describe_modalities("mr", "mr")
     ('MR to CT', 'MR')
     """

@@ -51,12 +51,9 @@ HALF_TURN_RAD = 1e-3
 """Near a half turn, as from LPS to RAS, a quaternion in single precision leaves this much of angle open."""
 UNIT_MM = {0: 1.0, 1: 1e3, 2: 1.0, 3: 1e-3}
 """NIfTI codes of metre, millimetre and micrometre; 0, unknown, is taken as millimetre."""
-MAX_CODE = 5
-"""Largest qform and sform code of the standard."""
-QUATERNION_SLACK = 1e-4
-"""Rounding of a quaternion in single precision, with room for programs that write few digits."""
-SAME_SIZE = 0.01
-"""Relative difference of voxel sizes in pixdim and sform that rounding explains."""
+MAX_CODE = 5  # Largest qform and sform code of the standard
+QUATERNION_SLACK = 1e-4  # Rounding of a quaternion in single precision, with room for programs that write few digits
+SAME_SIZE = 0.01  # Relative difference of voxel sizes in pixdim and sform that rounding explains
 
 
 @dataclass(frozen=True)
@@ -202,8 +199,7 @@ def require_voxel_size(header: Any, geometry: Geometry, subject: str, frame: Nif
 SUFFIXES = (".nii", ".nii.gz")
 HEADERS = {348: nib.Nifti1Header, 540: nib.Nifti2Header}
 MAGIC = {348: b"n+1", 540: b"n+2"}
-COMMENT, MOST_COMMENTS = 6, 1 << 16
-"""Code of an extension that is plain text, and how far it is searched for."""
+COMMENT, MOST_COMMENTS = 6, 1 << 16  # Code of an extension that is plain text, and how far it is searched for
 MARK_AT = {348: slice(344, 348), 540: slice(4, 12)}
 LONGEST_HEADER = max(HEADERS)
 COLOUR = [("R", "u1"), ("G", "u1"), ("B", "u1")]

@@ -18,8 +18,7 @@ NonFinite = Literal["error", "mask"]
 MIN_VOXELS = 4
 MANY_LABELS = 256
 """More labels than this need names: maps of the brain have up to about 190, images have thousands of values."""
-SEVERAL_LABELS = 32
-"""Up to this number labels may be scattered as they like."""
+SEVERAL_LABELS = 32  # Up to this number labels may be scattered as they like
 
 
 def volume_shape(shape: tuple[int, ...], subject: str) -> tuple[int, int, int]:

@@ -24,11 +24,9 @@ from regweave.io.disk.text import shown
 GZIP_WINDOW, ANY_WINDOW = 31, 47
 """Codes of zlib for streams of gzip, and for its own and those of gzip, as MetaImage allows."""
 GZIP_MARK = b"\x1f\x8b"
-RATIO = 1040
-"""Largest ratio of inflated to deflated bytes; that of deflate is at most 1032."""
+RATIO = 1040  # Largest ratio of inflated to deflated bytes; that of deflate is at most 1032
 CHUNK = 1 << 18
-BROKEN = (EOFError, OSError, zlib.error)
-"""What reading from a damaged stream raises."""
+BROKEN = (EOFError, OSError, zlib.error)  # What reading from a damaged stream raises
 
 
 class Inflated:
@@ -70,13 +68,10 @@ class Payload:
     """Location and encoding of the voxels of an image."""
 
     path: Path
-    offset: int
-    """Byte at which they begin; −1 where they are the last bytes of the file."""
+    offset: int  # Byte at which they begin; −1 where they are the last bytes of the file
     encoding: Encoding
-    length: int | None = None
-    """Compressed bytes that the header states."""
-    least: int = 0
-    """First byte that can belong to a voxel: the end of the header where it is in the same file."""
+    length: int | None = None  # Compressed bytes that the header states
+    least: int = 0  # First byte that can belong to a voxel: the end of the header where it is in the same file
 
 
 def read_payload(payload: Payload, dtype: np.dtype[Any], count: int, subject: str) -> NDArray[Any]:

@@ -37,8 +37,7 @@ from regweave.types import Float64Array
 NRRD_SUFFIXES, META_SUFFIXES = (".nrrd", ".nhdr"), (".mha", ".mhd")
 SUFFIXES = (*NRRD_SUFFIXES, *META_SUFFIXES)
 NRRD_BEGINS = re.compile(rb"NRRD000")
-META_BEGINS = re.compile(rb"(ObjectType|NDims)[ \t]*=")
-"""MetaImage has no mark; its writers begin with one of these."""
+META_BEGINS = re.compile(rb"(ObjectType|NDims)[ \t]*=")  # MetaImage has no mark; its writers begin with one of these
 
 
 def has_text_header(head: bytes) -> bool:
@@ -87,23 +86,16 @@ def _is_nrrd(path: Path) -> bool:
 class ImageHeader:
     """A checked header, in one form for both formats."""
 
-    subject: str
-    """Name of the file in messages."""
+    subject: str  # Name of the file in messages
     shape: tuple[int, ...]
     """Sizes of the axes in space and beyond, the fastest first; axes of length one at the end are left out."""
-    components: int
-    """Numbers of a voxel."""
-    component_axis: int
-    """Position of the components among the axes of the file, 0 for the fastest."""
-    dtype: np.dtype[Any]
-    """Stored type with the byte order of the file."""
-    affine: Float64Array | None
-    """From indices to LPS millimetres, (4, 4); None where there are not three axes."""
+    components: int  # Numbers of a voxel
+    component_axis: int  # Position of the components among the axes of the file, 0 for the fastest
+    dtype: np.dtype[Any]  # Stored type with the byte order of the file
+    affine: Float64Array | None  # From indices to LPS millimetres, (4, 4); None where there are not three axes
     payload: Payload
-    vectors_lps: bool = True
-    """Whether components of a vector are along the axes of LPS."""
-    keys: Mapping[str, str] = field(default_factory=dict)
-    """Further keys of the file that are no fields of its format."""
+    vectors_lps: bool = True  # Whether components of a vector are along the axes of LPS
+    keys: Mapping[str, str] = field(default_factory=dict)  # Further keys of the file that are no fields of its format
 
     def read_voxels(self) -> NDArray[Any]:
         """Read the voxels: an array of the shape, with the components before it where there are several."""
@@ -229,8 +221,7 @@ NRRD_TYPES = {
 }
 NRRD_TYPE_OF = {name: kind for kind, names in NRRD_TYPES.items() for name in names}
 NRRD_ENCODINGS: dict[str, Encoding] = {"raw": "raw", "gz": "gzip", "gzip": "gzip"}
-NRRD_UNREAD = {"txt", "text", "ascii", "hex", "bz2", "bzip2"}
-"""Encodings of the format that are not read."""
+NRRD_UNREAD = {"txt", "text", "ascii", "hex", "bz2", "bzip2"}  # Encodings of the format that are not read
 VECTORS = re.compile(r"\s*(?:(none)|\(([^()]*)\))\s*(?=$|[\s(])", re.IGNORECASE)
 DOMAIN_KINDS = {"domain", "space", "time", "none", "???"}
 VALUE_KINDS = {
@@ -511,8 +502,7 @@ META_FIELDS = (
     "ParentID", "Color", "Modality", "SequenceID", "ElementMin", "ElementMax", "AcquisitionDate", "TransformType",
 )  # fmt: skip
 META_MAX_AXES = 10
-UNIT_LENGTH = 0.01
-"""How far the length of a row of the matrix may be from 1."""
+UNIT_LENGTH = 0.01  # How far the length of a row of the matrix may be from 1
 
 
 def _read_meta(path: Path, follow_links: bool) -> ImageHeader:

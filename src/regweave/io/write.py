@@ -31,16 +31,14 @@ from regweave.types import Ends, Field, Geometry, LabelMap, Volume
 
 S = TypeVar("S")
 T = TypeVar("T")
-BLOCK = 1 << 20
-"""Bytes that are compressed by themselves; each block begins without the words of the one before."""
+BLOCK = 1 << 20  # Bytes that are compressed by themselves; each block begins without the words of the one before
 SAMPLE = 1 << 16
 LEVEL = 1
 WORTH = 0.98
 """A search for repeated words must save this much of a sample: it finds none in the noise of floating-point scans."""
 HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"
 """Of a gzip file without name or time: the same content gives the same bytes."""
-WAITING = 2
-"""Pieces for each thread that are taken before the first of them is done."""
+WAITING = 2  # Pieces for each thread that are taken before the first of them is done
 
 
 def in_order(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
@@ -48,8 +46,6 @@ def in_order(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
 
     The function runs in as many threads as the kernels may use here; it should let other threads run, as zlib does.
 
-    Examples
-    --------
     >>> list(in_order(len, ["a", "bc"]))
     [1, 2]
     """
@@ -70,8 +66,6 @@ def in_order(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
 def gzip_pieces(pieces: Iterable[bytes | NDArray[np.generic]]) -> Iterator[bytes]:
     """Give the parts of a gzip file that holds these pieces, one after the other.
 
-    Examples
-    --------
     >>> import gzip
     >>> gzip.decompress(b"".join(gzip_pieces([b"some ", b"bytes"])))
     b'some bytes'
@@ -107,12 +101,9 @@ def _packed(raw: memoryview, strategy: int) -> bytes:
     return packer.compress(raw) + packer.flush(zlib.Z_SYNC_FLUSH)
 
 
-SCANNER = 1
-"""NIfTI's code for scanner coordinates, given to qform and sform alike so that no reader has a choice."""
-SLAB_VOXELS = 2**22
-"""Voxels that are brought into the order of a file at a time."""
-VECTOR_INTENT = "vector"
-"""NIfTI intent 1007, whose numbers ITK reads as LPS; 1006 would be read as RAS."""
+SCANNER = 1  # NIfTI's code for scanner coordinates, given to qform and sform alike so that no reader has a choice
+SLAB_VOXELS = 2**22  # Voxels that are brought into the order of a file at a time
+VECTOR_INTENT = "vector"  # NIfTI intent 1007, whose numbers ITK reads as LPS; 1006 would be read as RAS
 
 
 def write_image(path: str | Path, volume: Volume, dtype: DTypeLike | None = None) -> None:

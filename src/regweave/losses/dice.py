@@ -12,8 +12,7 @@ from regweave.losses import Offsets, Options
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
 
-EMPTY = 1e-6
-"""Patch volumes below this share are empty; empty against empty counts as Dice 1."""
+EMPTY = 1e-6  # Patch volumes below this share are empty; empty against empty counts as Dice 1
 
 
 def _loss(overlap: Float32Array, sizes: Float32Array) -> Float32Array:

@@ -9,8 +9,7 @@ from regweave.spatial.intensity import enclosed, histogram
 from regweave.types import Float32Array, LabelMap, Volume
 
 BINS = 256
-ENCLOSED = 2
-"""A voxel between two of the foreground along this many axes lies inside the body, as lungs do."""
+ENCLOSED = 2  # A voxel between two of the foreground along this many axes lies inside the body, as lungs do
 
 
 def body_mask(image: Volume, labels: LabelMap | None = None) -> NDArray[np.bool_]:
@@ -28,8 +27,6 @@ def body_mask(image: Volume, labels: LabelMap | None = None) -> NDArray[np.bool_
     boolean array of shape (X, Y, Z)
         All True where the image has one value only.
 
-    Examples
-    --------
     >>> from regweave.types import Geometry
     >>> data = np.zeros((4, 4, 4), dtype=np.float32)
     >>> data[1:3, 1:3, 1:3] = 100.0

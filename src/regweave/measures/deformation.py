@@ -16,8 +16,7 @@ from regweave.spatial.invert import defined
 from regweave.types import Float32Array
 
 SMALLEST, LARGEST = 1e-9, 1e9
-EXTREME = 5.0
-"""Tissue that grows or shrinks by more than this factor is called extreme."""
+EXTREME = 5.0  # Tissue that grows or shrinks by more than this factor is called extreme
 REGULARITY = (
     "folding_fraction", "extreme_fraction", "low_fraction", "high_fraction", "sdlogj", "sdlogj_l2r", "min_jacobian",
     "max_jacobian", "jacobian_p1", "jacobian_p99",
@@ -44,8 +43,6 @@ def regularity(jacobian: Float32Array, mask: ArrayLike | None = None) -> dict[st
         ``std(log(clip(J + 3, 1e-9, 1e9)))`` without a rim of two voxels; the two are not comparable. ``min_jacobian``,
         ``max_jacobian``, ``jacobian_p1`` and ``jacobian_p99`` are the ends and percentiles.
 
-    Examples
-    --------
     >>> regularity(np.float32([[[1.0, -0.5, 0.0, 2.0]]]))["folding_fraction"]
     0.5
     """
@@ -72,8 +69,7 @@ def _selected(jacobian: Float32Array, mask: ArrayLike | None) -> Float32Array:
     return jacobian.ravel() if mask is None else jacobian[np.asarray(mask, dtype=bool)]
 
 
-ACCEPTABLE_MM = 0.1
-"""A voxel of the inverse with a larger residual is inexact."""
+ACCEPTABLE_MM = 0.1  # A voxel of the inverse with a larger residual is inexact
 SHARE = 1e-3
 VOXELS = 1.0
 """Above this share of inexact body voxels, or this 99th percentile in voxels, the inverse deserves a warning."""
@@ -83,16 +79,13 @@ VOXELS = 1.0
 class InverseError:
     """Residual of a numerical inverse over the moving body, and error there and back over the fixed one."""
 
-    inexact_voxels: Count
-    """Body voxels whose residual exceeds 0.1 mm."""
+    inexact_voxels: Count  # Body voxels whose residual exceeds 0.1 mm
     body_voxels: Count
     largest_mm: Number
-    voxel: tuple[Count, Count, Count]
-    """Voxel of the largest residual."""
+    voxel: tuple[Count, Count, Count]  # Voxel of the largest residual
     p99_mm: Measured = math.nan
     """99th percentile of the error there and back; NaN where no body voxel stays inside the moving image."""
-    p99_voxels: Measured = math.nan
-    """The same, relative to the largest spacing."""
+    p99_voxels: Measured = math.nan  # The same, relative to the largest spacing
 
     @classmethod
     def of_residual(cls, residual_mm: Float32Array, body: NDArray[np.bool_]) -> InverseError:

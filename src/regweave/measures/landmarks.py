@@ -40,8 +40,6 @@ def target_registration_errors_mm(
     float array of shape (P,)
         Distances in moving space.
 
-    Examples
-    --------
     >>> from regweave.types import Field
     >>> identity = Transform(Field.zero(Geometry((4, 4, 4), np.eye(4))))
     >>> target_registration_errors_mm([[0, 0, 0], [1, 1, 1]], [[3, 0, 4], [1, 1, 1]], identity)
@@ -66,10 +64,7 @@ class LandmarkPairs:
     def read(cls, fixed: Any, moving: Any) -> LandmarkPairs:
         """Read two files, or take two arrays; those that were read before pass through.
 
-        Raises
-        ------
-        RegweaveError
-            E116, where points cannot be read, lack a partner, or only one of the two is given.
+        Raises E116, where points cannot be read, lack a partner, or only one of the two is given.
         """
         if fixed is None or moving is None:
             lacking = "fixed" if fixed is None else "moving"
@@ -96,11 +91,9 @@ class Landmark:
     name: Text
     fixed_mm: Point
     moving_mm: Point
-    start_mm: Point
-    """The moving one in the fixed image as initially aligned, and by the inverse of the transform."""
+    start_mm: Point  # The moving one in the fixed image as initially aligned, and by the inverse of the transform
     warped_mm: Point
-    before_mm: Number
-    """Distance in moving space as initially aligned, and by the transform."""
+    before_mm: Number  # Distance in moving space as initially aligned, and by the transform
     after_mm: Number
 
 
@@ -125,8 +118,6 @@ class LandmarkScore(RecordPart):
     def words(self) -> str:
         """Describe mean and largest error before and after.
 
-        Examples
-        --------
         >>> from regweave.types import Field
         >>> identity = Transform(Field.zero(Geometry((4, 4, 4), np.eye(4))))
         >>> score_landmarks([[1, 1, 1]], [[1, 1, 3]], ["carina"], identity, identity, identity).words()
@@ -156,10 +147,7 @@ def score_landmarks(
     ``transform`` take fixed to moving points, as initially aligned and after registration, and ``inverse`` takes them
     back.
 
-    Warns
-    -----
-    RegweaveWarning
-        W218, where points are outside the fixed image, where the deformation was not measured.
+    Warns W218, where points are outside the fixed image, where the deformation was not measured.
     """
     fixed, moving = (np.asarray(p, dtype=np.float64).reshape(-1, 3) for p in (fixed_points, moving_points))
     given = [name or str(n) for n, name in enumerate(names, start=1)] or [str(n + 1) for n in range(len(fixed))]

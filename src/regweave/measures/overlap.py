@@ -35,8 +35,6 @@ def dice(a: LabelMap | LabelArray, b: LabelMap | LabelArray, labels: Sequence[in
     dict
         Dice by label: NaN where both lack the label, 0 where one does.
 
-    Examples
-    --------
     >>> dice(np.array([[[1, 1, 2, 0]]]), np.array([[[1, 0, 2, 0]]]))
     {1: 0.6666666666666666, 2: 1.0}
     """
@@ -53,8 +51,7 @@ def dice(a: LabelMap | LabelArray, b: LabelMap | LabelArray, labels: Sequence[in
     return scores
 
 
-MOST_POINTS = 10_000
-"""Triangles of a surface that are measured; of a larger one every n-th."""
+MOST_POINTS = 10_000  # Triangles of a surface that are measured; of a larger one every n-th
 ROUNDING_MM = 1e-9
 
 
@@ -109,8 +106,6 @@ def surface_distances(a: ArrayLike, b: ArrayLike, spacing_mm: ArrayLike) -> Surf
     SurfaceDistances
         Empty where a mask is empty.
 
-    Examples
-    --------
     >>> a, b = np.zeros((2, 9, 9, 9), dtype=bool)
     >>> a[2:5, 2:7, 2:7] = b[2:6, 2:7, 2:7] = True
     >>> apart = surface_distances(a, b, (2.0, 1.0, 1.0))

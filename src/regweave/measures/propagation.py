@@ -29,10 +29,8 @@ class PropagatedStructure(RecordPart):
     volume_change_percent: Known
     planes: Count
     points: Count = 0
-    state: Text = ""
-    """How today's scan cuts the structure, which is no alarm; empty where it shows all of it."""
-    outside_percent: Known
-    """Share of the plan's contour beyond today's scan."""
+    state: Text = ""  # How today's scan cuts the structure, which is no alarm; empty where it shows all of it
+    outside_percent: Known  # Share of the plan's contour beyond today's scan
     pushed_percent: Known = None
     """Share that is beyond today's scan by the deformation, and would lie in it by the start alone."""
     centroid_shift_mm: Known = None

@@ -31,8 +31,7 @@ STATES: Mapping[str, str] = {
 COUNTED = ("scored", "vanished")
 When = Literal["dice_before", "dice_start", "dice_after"]
 NAN = float("nan")
-FEW = 65_535
-"""Labels up to this are looked up as they are; larger ones are numbered first."""
+FEW = 65_535  # Labels up to this are looked up as they are; larger ones are numbered first
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,7 @@ class StructureScore:
     """Dice coefficient, surface distances and volumes of one structure; NaN where there is nothing to measure."""
 
     label: Whole
-    name: Text
-    """Its name, or the number where it has none."""
+    name: Text  # Its name, or the number where it has none
     state: State
     dice_before: Measured = NAN
     """Overlap with the fixed structure as loaded; `dice_start` after the start, `dice_after` after the deformation."""
@@ -72,8 +70,7 @@ class StructureScore:
             raise ValueError(f"a structure with the state '{self.state}' has no Dice")
 
 
-TOLERANCE_MM = 2.0
-"""Tolerance of the surface Dice; about the spacing of slices."""
+TOLERANCE_MM = 2.0  # Tolerance of the surface Dice; about the spacing of slices
 
 
 class PairScore(RootModel[tuple[StructureScore, ...]]):
@@ -107,8 +104,6 @@ class PairScore(RootModel[tuple[StructureScore, ...]]):
     def mean(self, when: When = "dice_after") -> float:
         """Return the mean Dice coefficient over the structures that count; NaN where none does.
 
-        Examples
-        --------
         >>> scored = StructureScore(1, "cord", "scored", 0.5, 0.8)
         >>> PairScore((scored, StructureScore(2, "lens", "vanished", 0.2, 0.0))).mean()
         0.4

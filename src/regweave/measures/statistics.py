@@ -49,8 +49,6 @@ def paired_bootstrap(differences: ArrayLike, groups: Sequence[str], n: int = 200
     Interval
         Plain mean, and the 2.5 and 97.5 percentiles of the drawn means; these are NaN for fewer than two patients.
 
-    Examples
-    --------
     >>> paired_bootstrap([0.25, 0.25, 0.25], ["a", "b", "c"])
     Interval(mean=0.25, low=0.25, high=0.25)
     """
@@ -80,8 +78,6 @@ def paired_bootstrap(differences: ArrayLike, groups: Sequence[str], n: int = 200
 def count_better(differences: ArrayLike, tolerance: float = 0.0) -> Counts:
     """Count differences of a number of which more is better, above, below and within a tolerance; NaN counts nowhere.
 
-    Examples
-    --------
     >>> count_better([0.1, -0.2, 0.0, 0.3])
     Counts(better=2, worse=1, equal=1)
     """
@@ -93,8 +89,6 @@ def count_better(differences: ArrayLike, tolerance: float = 0.0) -> Counts:
 def patients_of(group: str) -> tuple[str, ...]:
     """Split a group into its patients, each once, in the order given.
 
-    Examples
-    --------
     >>> patients_of("p07 + p11"), patients_of("p07")
     (('p07', 'p11'), ('p07',))
     """
@@ -115,8 +109,6 @@ def error_by_patient(gains: Sequence[float], patients: Sequence[Collection[str]]
     patients : sequence of N collections of str
         Patients that each pair shows.
 
-    Examples
-    --------
     >>> round(error_by_patient([0.0, 0.2, 0.1], [("a",), ("b",), ("c",)]), 4)
     0.0577
     >>> round(error_by_patient([0.0, 0.0, 0.2, 0.2, 0.1, 0.1], [(p,) for p in "aabbcc"]), 4)

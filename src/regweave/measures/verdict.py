@@ -26,8 +26,7 @@ SHIPPED = "rules.toml"
 CLINIC = "clinic_rules.toml"
 LONGEST_SOURCE = 300
 Level = Literal["fail", "look"]
-LEVELS: tuple[Level, ...] = ("fail", "look")
-"""Limits of a rule, the graver first."""
+LEVELS: tuple[Level, ...] = ("fail", "look")  # Limits of a rule, the graver first
 LARGEST_BYTES = 100_000
 LONGEST_NAME = 80
 
@@ -49,8 +48,7 @@ class Rule:
     unit: str = ""
     least: bool = False
     brief: str = ""
-    needs: str = ""
-    """What it needs a number of, and how to get that."""
+    needs: str = ""  # What it needs a number of, and how to get that
 
 
 OF_REGISTRATIONS: Mapping[str, Rule] = {
@@ -118,16 +116,13 @@ OF_CONTOURS: Mapping[str, Rule] = {
     ),
 }
 """Rules about propagated contours."""
-RULES: Mapping[str, Rule] = {**OF_REGISTRATIONS, **OF_CONTOURS}
-"""All rules that a file may hold."""
+RULES: Mapping[str, Rule] = {**OF_REGISTRATIONS, **OF_CONTOURS}  # All rules that a file may hold
 
 
 @dataclass(frozen=True)
 class Rules:
     """A set of acceptance criteria: limits ``look`` and ``fail`` by rule, and where each limit comes from.
 
-    Examples
-    --------
     >>> default_rules().limits["vanished_structures"]
     {'fail': 0.0}
     """
@@ -161,8 +156,6 @@ class Rules:
     def words(self, rule: str) -> str:
         """Describe the limits of a rule.
 
-        Examples
-        --------
         >>> default_rules().words("folding_percent")
         'fail above 0.1 %, look above 0 %'
         """
@@ -173,8 +166,6 @@ class Rules:
     def brief(self, rule: str, value: float, level: Level) -> str:
         """Describe briefly what breaks a limit.
 
-        Examples
-        --------
         >>> clinic_rules().brief("structure_volume_percent", 31.2, "look")
         'volume 31.2 %: look above 25 %'
         """
@@ -191,8 +182,6 @@ def rule_words(rule: str) -> str:
 def unchecked_words(rules: Iterable[str]) -> str:
     """Return what rules without a number need, in short, each once.
 
-    Examples
-    --------
     >>> unchecked_words(["landmark_mean_mm", "landmark_max_mm", "both_ways_voxels"])
     'landmarks (none given: --fixed-points, --moving-points), registration in both directions (--both-ways)'
     """
@@ -219,10 +208,7 @@ def clinic_rules() -> Rules:
 def read_rules(path: str | Path) -> Rules:
     """Read acceptance criteria from a TOML file.
 
-    Raises
-    ------
-    RegweaveError
-        E101 where there is no such file, E114 where it is too long, E177 where it holds anything but rules.
+    Raises E101 where there is no such file, E114 where it is too long, E177 where it holds anything but rules.
     """
     try:
         return parse_rules(parse_toml(read_text(path, LARGEST_BYTES)), str(path))
@@ -269,10 +255,8 @@ def _bad(source: str, what: str) -> UsageError:
 
 
 Word = Literal["pass", "look", "fail"]
-WORDS: tuple[Word, ...] = ("fail", "look", "pass")
-"""Verdicts, the gravest first."""
-Measure = tuple[float, str]
-"""A number, and the structure it belongs to or nothing."""
+WORDS: tuple[Word, ...] = ("fail", "look", "pass")  # Verdicts, the gravest first
+Measure = tuple[float, str]  # A number, and the structure it belongs to or nothing
 NONE: Measure = (math.nan, "")
 
 DOUBTFUL = ("W210", "W215", "W216", "W238", "W247", "W248")
@@ -282,8 +266,6 @@ DOUBTFUL = ("W210", "W215", "W216", "W238", "W247", "W248")
 def in_words(warning: str) -> str:
     """Return a warning with its code at the end.
 
-    Examples
-    --------
     >>> in_words("W203: label 4 vanished")
     'label 4 vanished (W203)'
     """
@@ -305,12 +287,10 @@ class Verdict:
     """Verdict of the rules on a registration: the gravest of the reasons, pass without any."""
 
     word: Annotated[Word, Field(alias="verdict")]
-    reasons: tuple[Reason, ...] = ()
-    """Rules that are broken, the gravest first."""
+    reasons: tuple[Reason, ...] = ()  # Rules that are broken, the gravest first
     unchecked: tuple[Text, ...] = ()
     """Rules for which the registration has no number, such as those of structures where there are no labels."""
-    rules: Text = ""
-    """Name of the rules."""
+    rules: Text = ""  # Name of the rules
 
     @property
     def text(self) -> str:
@@ -334,8 +314,6 @@ def judge(
     Only structures that both label maps show can break a rule. A rule about a measurement that is not given is not
     checked. ``whole`` are both scans of a propagation, before its structures are measured.
 
-    Examples
-    --------
     >>> judge(PairScore(), default_rules(), regularity={"folding_fraction": 0.002}).text
     'voxels folded: 0.2 % (fail above 0.1 %, look above 0 %)'
     """
@@ -375,8 +353,6 @@ def failed(error: str, rules: Rules) -> Verdict:
 def tally(verdicts: Iterable[Verdict]) -> str:
     """Count verdicts in words.
 
-    Examples
-    --------
     >>> tally([Verdict("pass"), Verdict("pass"), Verdict("look")])
     '2 of 3 passed, 1 to look at'
     >>> tally([Verdict("pass")] * 24)

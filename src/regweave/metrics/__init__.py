@@ -26,8 +26,7 @@ from regweave.types import Float32Array, Float64Array
 
 __all__ = ["Metric", "Offsets", "Options", "add", "available", "get", "registry"]
 
-PENALTIES = ("absolute", "correlation", "tensor")
-"""What ``PENALTY`` may name."""
+PENALTIES = ("absolute", "correlation", "tensor")  # What ``PENALTY`` may name
 Offsets = tuple[Float64Array, Float64Array, Float64Array]
 
 

@@ -30,8 +30,7 @@ from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors, change_level
 from regweave.types import Float32Array, Geometry, ImagePair, IntArray, Solution, Terms, WeightTable
 
-DeviceArray: TypeAlias = Any
-"""An array where the device keeps it; the loops hand it on and never look inside."""
+DeviceArray: TypeAlias = Any  # An array where the device keeps it; the loops hand it on and never look inside
 
 
 class DeviceScene(Protocol):
@@ -187,8 +186,7 @@ DEVICES: dict[str, Callable[[str], Device]] = {
 """What opens a device; it is given what stands behind the colon of its name."""
 
 
-LEAST_VOXELS = 16**3
-"""Smallest fixed image that ``auto`` gives to a GPU: below, the host ends before a GPU is started."""
+LEAST_VOXELS = 16**3  # Smallest fixed image that ``auto`` gives to a GPU: below, the host ends before a GPU is started
 
 
 def get(name: str | None = None) -> Device:
@@ -199,13 +197,8 @@ def get(name: str | None = None) -> Device:
     name : str, optional
         ``cpu``, ``cuda``, ``cuda:N``, or ``auto``: a GPU where there is one.
 
-    Raises
-    ------
-    UsageError
-        E173, where there is none; E157, where there is no such GPU.
+    Raises E173, where there is none; E157, where there is no such GPU.
 
-    Examples
-    --------
     >>> get("cpu").name
     'cpu'
     """

@@ -28,23 +28,16 @@ from regweave.spatial.node_classes import numbers_of
 from regweave.spatial.pyramid import Factors, change_level
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray, WeightTable
 
-LEAST_FORCE = 1e-3
-"""Forces of this size are rounding and are not scaled up; features are in [0, 1]."""
-SMALL_DIFFERENCE = 0.01
-"""Differences of features in [0, 1] below this are penalised quadratically."""
-LEAST_JACOBIAN = 0.1
-"""A step may not bring a voxel's volume change below this."""
+LEAST_FORCE = 1e-3  # Forces of this size are rounding and are not scaled up; features are in [0, 1]
+SMALL_DIFFERENCE = 0.01  # Differences of features in [0, 1] below this are penalised quadratically
+LEAST_JACOBIAN = 0.1  # A step may not bring a voxel's volume change below this
 ATTEMPTS = 8
 """Times that the control points round folding voxels are held, farther each time, before the step is given up."""
-REACH = 0.4
-"""Largest displacement of a control point in one step, in control spacings: cubic B-splines fold beyond."""
-LEAST_SIGMA_VOXELS = 0.1
-"""A Gaussian narrower than this changes nothing."""
-CUT = 3.0
-"""Half the length of the smoothing kernel, in standard deviations."""
+REACH = 0.4  # Largest displacement of a control point in one step, in control spacings: cubic B-splines fold beyond
+LEAST_SIGMA_VOXELS = 0.1  # A Gaussian narrower than this changes nothing
+CUT = 3.0  # Half the length of the smoothing kernel, in standard deviations
 FIRST_MOMENT, SECOND_MOMENT = 0.9, 0.99
-QUIET = 0.1
-"""Control points with a gradient below this share of the typical one do not take full steps."""
+QUIET = 0.1  # Control points with a gradient below this share of the typical one do not take full steps
 
 
 @dataclass(frozen=True)
@@ -312,8 +305,6 @@ def spread(numbers: IntArray, reach: float, voxel: Float64Array) -> IntArray:
     voxel : float array of shape (3,)
         Edges of a voxel.
 
-    Examples
-    --------
     >>> spread(np.array([[[0, 0, 0, 2, 0, 1, 0]]]), 1.0, np.ones(3)).ravel().tolist()
     [0, 0, 2, 2, 2, 1, 1]
     """

@@ -18,8 +18,7 @@ from regweave.types import Float32Array, Float64Array, Image, IntArray, Volume
 # Voxels along the longest axis of the copies that the affine fit looks at, one after the other.
 RESOLUTIONS = (16, 32, 64)
 VOLUME_RATIOS = (0.3, 3.0)
-CLEAR_GAIN = 0.98
-"""A rigid fit must cost less than this share of what the headers cost, or these stay."""
+CLEAR_GAIN = 0.98  # A rigid fit must cost less than this share of what the headers cost, or these stay
 MOST_TURNED_DEG = 40.0
 STRUCTURES = "structures"
 
@@ -43,14 +42,9 @@ def initial_affine(fixed: Volume, moving: Volume, method: str) -> Float64Array:
     float array of shape (4, 4)
         Takes LPS millimetres of the fixed image to those of the moving image.
 
-    Warns
-    -----
-    RegweaveWarning
-        W210, where the affine fit is not to be believed and the result is that of ``moments``; W216, where a rigid fit
-        is no better than the headers and these are used.
+    Warns W210, where the affine fit is not to be believed and the result is that of ``moments``; W216, where a rigid
+    fit is no better than the headers and these are used.
 
-    Examples
-    --------
     >>> from regweave.types import Geometry
     >>> image = Volume(np.zeros((4, 4, 4), dtype=np.float32), Geometry((4, 4, 4), np.eye(4)))
     >>> bool((initial_affine(image, image, "none") == np.eye(4)).all())
@@ -172,8 +166,7 @@ LEAST_OVERLAP = 0.3
 BONE = 0.8
 BONE_WEIGHT = 5.0
 TINY = 1e-9
-SMALL = 1e-4
-"""Step of the differences that give the change of a map with a motion."""
+SMALL = 1e-4  # Step of the differences that give the change of a map with a motion
 
 
 @dataclass(frozen=True)

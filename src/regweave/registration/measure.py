@@ -16,8 +16,7 @@ from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.spatial.node_classes import RULES, numbers_of, one_hot
 from regweave.types import Float32Array, Float64Array, Terms
 
-VALID_SHARE = 0.25
-"""Nodes with less than this fraction of valid voxels in their support get zero unary cost."""
+VALID_SHARE = 0.25  # Nodes with less than this fraction of valid voxels in their support get zero unary cost
 
 
 @dataclass(frozen=True)

@@ -219,12 +219,9 @@ def _nearest(labels: LabelMap, matrix: Float64Array, u: Float32Array) -> LabelAr
     return warped if table is None else table[warped]
 
 
-FEW = 8
-"""So many structures are compared one by one: that is exact however they move."""
-BLOCK = 3
-"""Edge of the blocks, in voxels, by which structures are told apart; at least this far they may move."""
-LEAST_SHARE = 0.05
-"""A structure lies in a block whose largest probability is above this."""
+FEW = 8  # So many structures are compared one by one: that is exact however they move
+BLOCK = 3  # Edge of the blocks, in voxels, by which structures are told apart; at least this far they may move
+LEAST_SHARE = 0.05  # A structure lies in a block whose largest probability is above this
 
 
 @dataclass(frozen=True)
@@ -255,8 +252,6 @@ class Sharing:
         present : bool array of shape (K, blocks along each axis)
             Blocks where either map has a structure.
 
-        Examples
-        --------
         >>> Sharing.of(np.eye(5, dtype=bool)[:, :, None, None]).groups
         ((1, 4), (2,), (0, 3))
         """

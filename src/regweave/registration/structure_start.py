@@ -18,20 +18,13 @@ from regweave.registration.initial import VOLUME_RATIOS
 from regweave.spatial.deformation import compose
 from regweave.types import Field, Float32Array, Float64Array, Geometry, ImagePair, StructureMaps
 
-SURE = 0.5
-"""Probability from which on a voxel counts."""
-LEAST_VOXELS = 8.0
-"""Voxels, weighed by probability, that a structure must have in both maps."""
-LEAST_STRUCTURES = 2
-"""With fewer the start stays as it is."""
-STIFF = 0.5
-"""Weight of the affine map's distance from the start, against the landmarks of one structure."""
-REACHES = (0.2, 0.14, 0.1)
-"""Standard deviations of the kernels, against the longest side of the fixed image."""
-NOISE = 0.1
-"""Variance of a landmark's error against that of the displacement: more is smoother."""
-LEAST_VOLUME = 0.25
-"""A displacement is weakened until it shrinks no voxel to less than this."""
+SURE = 0.5  # Probability from which on a voxel counts
+LEAST_VOXELS = 8.0  # Voxels, weighed by probability, that a structure must have in both maps
+LEAST_STRUCTURES = 2  # With fewer the start stays as it is
+STIFF = 0.5  # Weight of the affine map's distance from the start, against the landmarks of one structure
+REACHES = (0.2, 0.14, 0.1)  # Standard deviations of the kernels, against the longest side of the fixed image
+NOISE = 0.1  # Variance of a landmark's error against that of the displacement: more is smoother
+LEAST_VOLUME = 0.25  # A displacement is weakened until it shrinks no voxel to less than this
 WEAKER = 0.85
 
 
@@ -56,11 +49,8 @@ def started_from_structures(pair: ImagePair) -> ImagePair:
     ImagePair
         The same with another affine start and a deformable one; as it was where fewer than two structures are found.
 
-    Warns
-    -----
-    RegweaveWarning
-        W210, where fewer than two structures are found in both images, or the affine fit changes the volume too much;
-        the pair is returned as it was.
+    Warns W210, where fewer than two structures are found in both images, or the affine fit changes the volume too much;
+    the pair is returned as it was.
     """
     assert pair.fixed.maps is not None
     shown = pair.moving.label_maps or pair.moving.maps

@@ -14,10 +14,8 @@ from regweave.spatial.pyramid import Factors, shrink
 from regweave.types import Float32Array, Modality, Volume
 
 Prepare = Callable[[Float32Array], Float32Array]
-CUT = 4.0
-"""Half the length of the smoothing kernel, in standard deviations."""
-KEPT_VOXELS = 2**24
-"""Larger images are not kept under their windows."""
+CUT = 4.0  # Half the length of the smoothing kernel, in standard deviations
+KEPT_VOXELS = 2**24  # Larger images are not kept under their windows
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,12 @@ import numpy as np
 from regweave import _core
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray
 
-SLACK = 1e-4
-"""Parts of a voxel or of a control spacing that rounding in a header explains; they decide nothing."""
+SLACK = 1e-4  # Parts of a voxel or of a control spacing that rounding in a header explains; they decide nothing
 
 
 def nearest_whole(values: Float64Array) -> Float64Array:
     """Round to whole numbers; a half stays one, and goes to the even side, if a header has rounded it.
 
-    Examples
-    --------
     >>> nearest_whole(np.array([2.5, 2.5000001, 2.4999999, 2.6])).tolist()
     [2.0, 2.0, 2.0, 3.0]
     """

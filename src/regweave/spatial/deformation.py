@@ -26,8 +26,6 @@ def evaluate(
     Rueckert et al. (1999), "Nonrigid registration using free-form deformations"; Choi and Lee (2000),
     "Injectivity conditions of 2D and 3D uniform cubic B-spline functions".
 
-    Examples
-    --------
     >>> shift = np.full((3, 4, 4, 4), 1.5, dtype=np.float32)
     >>> float(evaluate(shift, (0, 0, 0), (5, 5, 5), (10, 10, 10))[0, 3, 3, 3])
     1.5
@@ -39,8 +37,6 @@ def evaluate(
 def adjoint(dense: Float32Array, origin: ArrayLike, spacing: ArrayLike, nodes: tuple[int, int, int]) -> Float32Array:
     """Apply the transpose of `evaluate`: take a gradient over voxels (C, X, Y, Z) to one over coefficients.
 
-    Examples
-    --------
     >>> total = adjoint(np.ones((1, 8, 8, 8), dtype=np.float32), (-4, -4, -4), (4, 4, 4), (5, 5, 5)).sum()
     >>> round(float(total))
     512
@@ -58,8 +54,6 @@ def compose(outer: Field, inner: Field) -> Field:
 
     It is ``inner(p) + outer(p + inner(p))``, trilinear; beyond the grid ``outer`` keeps its border value.
 
-    Examples
-    --------
     >>> grid = Geometry((4, 4, 4), np.eye(4))
     >>> shift = Field(np.ones((3, 4, 4, 4), dtype=np.float32), grid)
     >>> float(compose(shift, shift).data[0, 1, 2, 3])
@@ -74,8 +68,6 @@ def resample(field: Field, geometry: Geometry) -> Field:
 
     Displacements are in millimetres, so their values need no scaling.
 
-    Examples
-    --------
     >>> coarse = Geometry((2, 2, 2), np.diag([4.0, 4.0, 4.0, 1.0]))
     >>> field = Field(np.ones((3, 2, 2, 2), dtype=np.float32), coarse)
     >>> resample(field, Geometry((8, 8, 8), np.eye(4))).data.shape
@@ -91,8 +83,6 @@ def determinant(field: Field, *, kernels: Any = _core) -> Float32Array:
 
     It is the same in voxels and in millimetres. ``kernels`` are the functions of `regweave._core` or those of a GPU.
 
-    Examples
-    --------
     >>> from regweave.types import Geometry
     >>> float(determinant(Field.zero(Geometry((3, 3, 3), np.eye(4)))).min())
     1.0
@@ -118,8 +108,6 @@ def _planes(field: Field, slab: slice, kernels: Any) -> Float32Array:
 def log_deviation(values: Float32Array, least: float, most: float, shift: float = 0.0) -> float:
     """Return the standard deviation of log(value + shift), cut to ``least`` and ``most`` before the logarithm.
 
-    Examples
-    --------
     >>> log_deviation(np.float32([1.0, 1.0]), 1e-9, 1e9)
     0.0
     """

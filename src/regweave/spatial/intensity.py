@@ -42,8 +42,6 @@ def apply_window(image: Float32Array, window: Window) -> Float32Array:
 def histogram(image: Float32Array, edges: Float64Array) -> IntArray:
     """Count the voxels between each two edges, which ascend in about equal steps; the last bin has both of its ends.
 
-    Examples
-    --------
     >>> histogram(np.float32([[[0.0, 1.0, 2.0]]]), np.array([0.0, 1.0, 2.0])).tolist()
     [1, 2]
     """
@@ -63,8 +61,6 @@ def extrapolated(image: Volume) -> Float32Array:
 
     Windows and gradients at the rim of the mask then see nothing of what lies beyond, as at the border of an image.
 
-    Examples
-    --------
     >>> from regweave.types import Geometry, LabelMap
     >>> grid = Geometry((4, 1, 1), np.eye(4))
     >>> mask = LabelMap(np.array([0, 1, 1, 0]).reshape(4, 1, 1), grid)
@@ -82,8 +78,6 @@ def extrapolated(image: Volume) -> Float32Array:
 def enclosed(mask: NDArray[np.bool_], axes: int) -> NDArray[np.bool_]:
     """Add the voxels that lie between two of the mask along that many axes.
 
-    Examples
-    --------
     >>> enclosed(np.array([True, False, True, False]).reshape(4, 1, 1), 1).ravel().tolist()
     [True, True, True, False]
     """

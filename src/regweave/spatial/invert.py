@@ -12,8 +12,7 @@ from regweave.errors import UsageError
 from regweave.spatial.warp import inverse_of, to_voxels, turn_in_place, voxel_matrix
 from regweave.types import Field, Float32Array, Geometry, Transform
 
-PART = 1 << 20
-"""Numbers that are looked at together."""
+PART = 1 << 20  # Numbers that are looked at together
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,6 @@ def invert(
     kernels : optional
         The functions of `regweave._core`, or those of a GPU.
 
-    Examples
-    --------
     >>> grid = Geometry((4, 4, 4), np.eye(4))
     >>> shift = Transform(Field(np.ones((3, 4, 4, 4), dtype=np.float32), grid))
     >>> float(invert(shift, grid).transform.field.data[0, 2, 2, 2])
@@ -90,8 +87,6 @@ def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = 
 
     NaN where the image of a voxel is outside the moving grid, on which the field of ``inverse`` is.
 
-    Examples
-    --------
     >>> still = Transform(Field.zero(Geometry((4, 4, 4), np.eye(4))))
     >>> float(inverse_errors_mm(still, still).max())
     0.0
@@ -114,8 +109,6 @@ def inverse_consistency_mm(forward: Transform, inverse: Transform) -> dict[str, 
 def defined(values: Float32Array) -> Float32Array:
     """Return the numbers of an array that are no NaN, moved to its front in its own memory: a copy may not fit.
 
-    Examples
-    --------
     >>> defined(np.float32([1.0, np.nan, 2.0])).tolist()
     [1.0, 2.0]
     """

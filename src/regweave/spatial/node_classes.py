@@ -22,8 +22,6 @@ def one_hot(labels: LabelArray, classes: tuple[int, ...]) -> Float32Array:
 def numbers_of(labels: LabelArray, classes: tuple[int, ...]) -> IntArray:
     """Return the place of each label among the classes, 0, the background's, for labels without one.
 
-    Examples
-    --------
     >>> numbers_of(np.array([0, 7, 3, 9]), (0, 3, 7))
     array([0, 2, 1, 0], dtype=int32)
     """

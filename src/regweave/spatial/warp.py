@@ -22,15 +22,12 @@ from regweave.types import (
     Volume,
 )
 
-SLAB_VOXELS = 2**22
-"""Voxels of a field that are brought to other units at a time."""
+SLAB_VOXELS = 2**22  # Voxels of a field that are brought to other units at a time
 
 
 def voxel_matrix(fixed: Geometry, moving: Geometry, affine: Float64Array) -> Float64Array:
     """Express an LPS affine map from fixed to moving as one (3, 4) between the voxels of the two grids.
 
-    Examples
-    --------
     >>> grid = Geometry((4, 4, 4), np.diag([2.0, 2.0, 2.0, 1.0]))
     >>> shift = np.eye(4)
     >>> shift[0, 3] = 3.0
@@ -57,8 +54,6 @@ def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0, kerne
     ``moving`` is the original image, not one that was resampled before; ``fill`` is the value more than half a voxel
     outside of it. ``kernels`` are the functions of `regweave._core` or those of a GPU.
 
-    Examples
-    --------
     >>> grid = Geometry((4, 4, 4), np.eye(4))
     >>> image = Volume(np.arange(64, dtype=np.float32).reshape(4, 4, 4), grid)
     >>> shift = np.eye(4)
@@ -77,8 +72,6 @@ def warp_labels(labels: LabelMap, transform: Transform, *, kernels: Any = _core)
     Each voxel takes the label with the largest trilinear weight, as if each label were warped as a smooth mask and the
     largest value kept. Outside the moving grid it is 0.
 
-    Examples
-    --------
     >>> grid = Geometry((3, 3, 3), np.eye(4))
     >>> labels = LabelMap(np.full((3, 3, 3), 4000000000, dtype=np.uint32), grid)
     >>> warp_labels(labels, Transform(Field.zero(grid))).values()
@@ -100,8 +93,6 @@ def warp_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
 
     The field, or the knots where there are any, is trilinear, and constant beyond its grid.
 
-    Examples
-    --------
     >>> grid = Geometry((4, 4, 4), np.eye(4))
     >>> shift = Field(np.ones((3, 4, 4, 4), dtype=np.float32), grid)
     >>> warp_points(np.array([[0.5, 1.0, 2.0]]), Transform(shift)).tolist()

@@ -13,16 +13,13 @@ from regweave.types.geometry import Float32Array, Float64Array, Geometry, IntArr
 class Terms:
     """Terms of an energy, before weights and loss are applied."""
 
-    costs: Float32Array
-    """Scaled cost of each member at each node for each label, eq. (1), (M, N, L)."""
+    costs: Float32Array  # Scaled cost of each member at each node for each label, eq. (1), (M, N, L).
     shares: Float32Array
     """How much of each class a node is, per node (anchored, (N, C)) or per label (displaced, (N, L, C))."""
-    shape: tuple[int, int, int]
-    """Nodes along each axis; their product is N."""
+    shape: tuple[int, int, int]  # Nodes along each axis; their product is N
     offsets: tuple[Float64Array, Float64Array, Float64Array]
     """Label displacements along each axis in units of the control spacing; their product set is the label set."""
-    loss: Float32Array | None = None
-    """Loss of each node for each label, eq. (3), (N, L)."""
+    loss: Float32Array | None = None  # Loss of each node for each label, eq. (3), (N, L).
     base: Float64Array | None = None
     """Displacement that the nodes already have, same units; given when the pairwise term is elastic, (N, 3)."""
 
@@ -36,14 +33,11 @@ class Energy:
     (i, j) the neighbours on the 6-connected grid.
     """
 
-    unary: Float64Array
-    """Costs of any sign; nodes in C order of ``shape``, (N, L)."""
-    shape: tuple[int, int, int]
-    """Nodes along each axis."""
+    unary: Float64Array  # Costs of any sign; nodes in C order of ``shape``, (N, L)
+    shape: tuple[int, int, int]  # Nodes along each axis
     offsets: tuple[Float64Array, Float64Array, Float64Array]
     """Label displacements along each axis; L is the product of their lengths."""
-    weight: float
-    """Non-negative weight of the pairwise term."""
+    weight: float  # Non-negative weight of the pairwise term
     base: Float64Array | None = None
     """Positions the nodes start from, (N, 3); None means all zero: the pairwise term is then a metric on labels."""
 
@@ -91,10 +85,8 @@ class Solution:
 class NodeEvidence:
     """Influence of each metric and confidence at each control point."""
 
-    geometry: Geometry
-    """The nodes as a grid of voxels: their number, and where they lie."""
-    members: tuple[str, ...]
-    """Members of the bank that the discrete levels use."""
+    geometry: Geometry  # The nodes as a grid of voxels: their number, and where they lie
+    members: tuple[str, ...]  # Members of the bank that the discrete levels use
     influence: Float32Array
     """Spread (standard deviation over the labels) of each member's weighted, scaled cost, (M, *nodes): what is the
     same for all labels decides nothing, so it does not count.

@@ -34,8 +34,6 @@ class _Gridded:
     def to_sitk(self) -> Any:
         """Return a SimpleITK image with the same voxels and place.
 
-        Examples
-        --------
         >>> grid = Geometry((4, 5, 6), np.diag([1.0, 2.0, 3.0, 1.0]))
         >>> Volume(np.zeros((4, 5, 6), np.float32), grid).to_sitk().GetSpacing()
         (1.0, 2.0, 3.0)
@@ -47,8 +45,6 @@ class _Gridded:
     def to_nibabel(self) -> Any:
         """Return a NIfTI image of nibabel with the same voxels and place, its affine in RAS.
 
-        Examples
-        --------
         >>> image = Volume(np.zeros((4, 4, 4), np.float32), Geometry((4, 4, 4), np.eye(4))).to_nibabel()
         >>> image.affine.diagonal()
         array([-1., -1.,  1.,  1.])
@@ -166,12 +162,9 @@ class LabelMap(_Gridded):
 class StructureMaps:
     """Probability maps of structures."""
 
-    shares: Float32Array
-    """Probability of each structure, in [0, 1]; what is left to 1 is background, (K, X, Y, Z)."""
-    geometry: Geometry
-    """Grid of the maps, which may be coarser than that of the image."""
-    classes: tuple[int, ...]
-    """Label value of each structure, (K,)."""
+    shares: Float32Array  # Probability of each structure, in [0, 1]; what is left to 1 is background, (K, X, Y, Z)
+    geometry: Geometry  # Grid of the maps, which may be coarser than that of the image
+    classes: tuple[int, ...]  # Label value of each structure, (K,)
 
 
 @dataclass(frozen=True)
@@ -179,10 +172,8 @@ class Guides:
     """Structures drawn on both images that guide a registration, as ramps of the signed distance to their borders."""
 
     fixed: StructureMaps
-    moving: StructureMaps
-    """The same structures in the same order, each on the grid of its image or a coarser one."""
-    weights: tuple[float, ...]
-    """Weight of each structure against the others, (K,)."""
+    moving: StructureMaps  # The same structures in the same order, each on the grid of its image or a coarser one
+    weights: tuple[float, ...]  # Weight of each structure against the others, (K,)
 
 
 @dataclass(frozen=True)
@@ -215,10 +206,8 @@ class ImagePair:
     moving: Image
     initial: Float64Array = dataclasses.field(default_factory=lambda: np.eye(4))
     """Affine start: takes LPS millimetres of the fixed image to those of the moving image, (4, 4)."""
-    initial_field: Field | None = None
-    """Deformable start, applied before ``initial``: fixed p → initial(p + field(p))."""
-    guides: Guides | None = None
-    """Structures of both images that guide."""
+    initial_field: Field | None = None  # Deformable start, applied before ``initial``: fixed p → initial(p + field(p))
+    guides: Guides | None = None  # Structures of both images that guide
 
     @property
     def fixed_labels(self) -> LabelMap | None:

@@ -28,13 +28,11 @@ def _no_points() -> Float64Array:
 class Identity:
     """Identity of a patient, a study and a series; printing it shows a hash alone."""
 
-    patient_id: str = ""
-    """As the objects state them, empty where they do not."""
+    patient_id: str = ""  # As the objects state them, empty where they do not
     patient_name: str = ""
     birth_date: str = ""
     sex: str = ""
-    study_uid: str = ""
-    """Unique identifiers of study, series and frame of reference."""
+    study_uid: str = ""  # Unique identifiers of study, series and frame of reference
     series_uid: str = ""
     frame_uid: str = ""
 
@@ -51,8 +49,6 @@ class Identity:
     def __repr__(self) -> str:
         """Hashes alone.
 
-        Examples
-        --------
         >>> "DOE" in repr(Identity("17", "DOE^JANE"))
         False
         """
@@ -67,12 +63,9 @@ def _digest(*parts: str) -> str:
 class Contour:
     """One outline on one plane."""
 
-    points_mm: Float64Array
-    """LPS millimetres; the first point is not repeated, (n, 3)."""
-    kind: OutlineKind = "CLOSED_PLANAR"
-    """Geometric type in the words of DICOM."""
-    image: int | None = None
-    """Slice of the series on which it lies."""
+    points_mm: Float64Array  # LPS millimetres; the first point is not repeated, (n, 3)
+    kind: OutlineKind = "CLOSED_PLANAR"  # Geometric type in the words of DICOM
+    image: int | None = None  # Slice of the series on which it lies
 
     def __repr__(self) -> str:
         """Type, number of points and slice."""
@@ -83,16 +76,12 @@ class Contour:
 class Structure:
     """A named structure."""
 
-    number: int
-    """ROI number."""
+    number: int  # ROI number
     name: str
-    kind: str = ""
-    """Interpreted type, ``PTV``, ``ORGAN`` …, empty where unknown."""
+    kind: str = ""  # Interpreted type, ``PTV``, ``ORGAN`` …, empty where unknown
     colour: Colour | None = None
-    contours: tuple[Contour, ...] = ()
-    """Closed polygons; several on one plane enclose by the even-odd rule."""
-    points: Float64Array = field(default_factory=_no_points)
-    """Isocentres and markers, (k, 3)."""
+    contours: tuple[Contour, ...] = ()  # Closed polygons; several on one plane enclose by the even-odd rule
+    points: Float64Array = field(default_factory=_no_points)  # Isocentres and markers, (k, 3)
 
     @property
     def drawn_mm(self) -> Float64Array:
@@ -118,13 +107,10 @@ class StructureSet:
     """Structures drawn on one series."""
 
     structures: tuple[Structure, ...]
-    label: str = field(default="", repr=False)
-    """Label of the set."""
-    frame_uid: str = field(default="", repr=False)
-    """Frame of reference of all points."""
+    label: str = field(default="", repr=False)  # Label of the set
+    frame_uid: str = field(default="", repr=False)  # Frame of reference of all points
     identity: Identity = field(default_factory=Identity)
-    left_out: tuple[LeftOut, ...] = ()
-    """What the file holds and the set does not."""
+    left_out: tuple[LeftOut, ...] = ()  # What the file holds and the set does not
     instance_uid: str = field(default="", repr=False)
     """Identifier of the object that the set was read from; later sets name it as their predecessor."""
 

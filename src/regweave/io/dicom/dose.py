@@ -29,8 +29,7 @@ from regweave.types import Float64Array, Geometry, Identity, Volume
 
 RTDOSE = "1.2.840.10008.5.1.4.1.1.481.2"
 LARGEST, LARGEST_SIGNED = 2**16 - 2, 2**15 - 2
-SAME_PLANE_MM = 0.05
-"""How far the first offset may be from the position of the first plane."""
+SAME_PLANE_MM = 0.05  # How far the first offset may be from the position of the first plane
 WARPED = "Dose warped by an image registration; not for planning"
 
 

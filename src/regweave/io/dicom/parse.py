@@ -223,8 +223,6 @@ def require_class(dataset: Any, allowed: Sequence[str], what: str, subject: str)
 def require_same_patient(a: Identity, b: Identity, what: str) -> None:
     """Raise E162 where two objects state different patients; what one of them leaves empty is not compared.
 
-    Examples
-    --------
     >>> require_same_patient(Identity("17", "DOE^JANE^^"), Identity("17", "Doe, Jane"), "plan and scan")
     """
     differ = [word for word, x, y in (("ID", a.patient_id, b.patient_id), ("birth date", a.birth_date, b.birth_date))

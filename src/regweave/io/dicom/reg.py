@@ -20,8 +20,7 @@ from regweave.io.geometry import make_geometry
 from regweave.io.transforms.itk import ANYWHERE, require_matrix, require_sense
 from regweave.types import Field, Float32Array, Float64Array, Geometry, Identity, Transform
 
-RIGID_ERROR = 1e-3
-"""How far the columns of a matrix that is called rigid may be from unit vectors at right angles."""
+RIGID_ERROR = 1e-3  # How far the columns of a matrix that is called rigid may be from unit vectors at right angles
 
 
 @dataclass(frozen=True)
@@ -187,13 +186,11 @@ def _right_handed(geometry: Geometry, vectors: Float32Array) -> tuple[Geometry, 
 
 
 RIGID, DEFORMABLE = "1.2.840.10008.5.1.4.1.1.66.1", "1.2.840.10008.5.1.4.1.1.66.3"
-MOST_CHECKED = 300_000
-"""Voxels of today at which the error of the grid is measured."""
+MOST_CHECKED = 300_000  # Voxels of today at which the error of the grid is measured
 ORTHONORMAL = 1e-4
 SPACINGS_MM = (5.0, 4.0, 3.0, 2.5, 2.0)
 GOOD_ENOUGH_MM = 0.25
-MOST_NUMBERS = 12_000_000
-"""A grid of more numbers is not made finer: 48 MB."""
+MOST_NUMBERS = 12_000_000  # A grid of more numbers is not made finer: 48 MB
 
 
 def write_reg_deformable(

@@ -36,8 +36,7 @@ from regweave.types import PALETTE, Colour, Contour, Float64Array, LeftOut, Stru
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
 CLOSED = ("CLOSED_PLANAR", "CLOSEDPLANAR_XOR")
-FLAT = 0.1
-"""Share of a gap by which the points of one contour may differ along the normal."""
+FLAT = 0.1  # Share of a gap by which the points of one contour may differ along the normal
 ON_SLICE, ROUNDING_MM = 0.02, 0.06
 """Share of a gap, and length, by which a contour may be away from its slice without a word."""
 FAR_MM = 1000.0

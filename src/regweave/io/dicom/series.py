@@ -235,8 +235,7 @@ def _lines(listed: Sequence[SeriesFiles]) -> list[str]:
 
 SAME_DIRECTION = 1e-3
 SAME_PLACE_MM = 0.005
-SAME_GAP = 0.02
-"""Share of the usual gap by which gaps of even slices may differ."""
+SAME_GAP = 0.02  # Share of the usual gap by which gaps of even slices may differ
 THICK = 1.25
 """Slices thicker than this many steps overlap: two passes of one scan fill gaps, two scans of one region overlap."""
 SCANS = (
@@ -399,10 +398,8 @@ def require_complete(along_mm: Float64Array, subject: str) -> None:
     raise RegweaveError("E113", message, "export the whole series; gaps='keep' in Python interpolates across them")
 
 
-EVEN = 0.02
-"""Share of the spacing by which slices may lie off an even and straight stack."""
-MOST_REFINEMENT = 4
-"""Planes that an uneven stack may get for each of its own."""
+EVEN = 0.02  # Share of the spacing by which slices may lie off an even and straight stack
+MOST_REFINEMENT = 4  # Planes that an uneven stack may get for each of its own
 ROWS = 8
 Read = Callable[[int], Float32Array]
 

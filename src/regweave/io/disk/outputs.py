@@ -28,21 +28,15 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-Identity = tuple[int, ...]
-"""Numbers that differ between a file and a later one of the same name."""
+Identity = tuple[int, ...]  # Numbers that differ between a file and a later one of the same name
 LONGEST, LONGEST_PATH = 255, 4000
 """Bytes that a name may have on nearly every file system, and a whole path, with room for the hidden folder."""
-STEM = 140
-"""Bytes of an output's name in the name of its hidden folder."""
+STEM = 140  # Bytes of an output's name in the name of its hidden folder
 PART = re.compile(r"\.(?P<name>.*)\.part-[0-9a-f]{16}", re.DOTALL)
-SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-"""Identifiers of pairs, which become names of files."""
-MARK = ".regweave-result"
-"""File in each folder of results, with the names that were written there."""
-LISTED = 5
-"""Names that a message lists."""
-TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
-"""Errors of a rename to a name that is in use."""
+SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # Identifiers of pairs, which become names of files
+MARK = ".regweave-result"  # File in each folder of results, with the names that were written there
+LISTED = 5  # Names that a message lists
+TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}  # Errors of a rename to a name that is in use
 FINISHED = re.compile(r"[0-9a-f]{64}\.(json|zip|safetensors)")
 """Names of finished tasks, fitted predictors and models on the way, which are hashes of their content."""
 

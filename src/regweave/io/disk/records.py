@@ -29,8 +29,6 @@ DEPENDENCIES = ("numpy", "scipy", "SimpleITK", "h5py", "nibabel", "pydantic")
 def plain(value: Any) -> Any:
     """Replace what JSON has no word for: numbers that are not finite become null.
 
-    Examples
-    --------
     >>> plain({1: (0.5, float("nan"))})
     {'1': [0.5, None]}
     """
@@ -83,8 +81,7 @@ KINDS = {
     "string_pattern_mismatch": "the name is not one that regweave gives",
 }
 """Plain words for what does not fit."""
-LARGEST = 1e100
-"""Beyond this a number is none that a registration measures, and no axis can hold it."""
+LARGEST = 1e100  # Beyond this a number is none that a registration measures, and no axis can hold it
 
 
 def _from_null(value: object) -> object:
@@ -127,10 +124,7 @@ class RecordPart(BaseModel):
 def read_record(kind: type[Record], path: Path) -> Record:
     """Read a JSON file and check it against its schema.
 
-    Raises
-    ------
-    RegweaveError
-        E101 where there is no such file, E102 where it is damaged, E178 with the first place that does not fit.
+    Raises E101 where there is no such file, E102 where it is damaged, E178 with the first place that does not fit.
     """
     return checked(kind, read_json(path), path)
 
@@ -157,9 +151,7 @@ REPORT = "report.html"
 INDEX = "index.html"
 """A registration; an evaluation or a batch; the page of either, and the list of their registrations."""
 PAGES = "pages"
-PAGE_RECORD = "page.json"
-"""Registrations that an evaluation keeps, and in each the pair and the method it belongs to."""
+PAGE_RECORD = "page.json"  # Registrations that an evaluation keeps, and in each the pair and the method it belongs to
 DEMO = "demo.json"
 DEMO_MODEL = "weights.json"
-DEMO_EVALUATION = "evaluation"
-"""Summary, learned model and evaluation of a demo."""
+DEMO_EVALUATION = "evaluation"  # Summary, learned model and evaluation of a demo

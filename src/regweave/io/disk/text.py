@@ -19,16 +19,11 @@ from regweave.errors import RegweaveError
 from regweave.io.disk.files import MAX_TEXT_BYTES, damaged, open_file
 from regweave.notices import terminal_safe
 
-MAX_JSON_CHARACTERS = 1 << 25
-"""The worst JSON of this length, lists of lists, is parsed within ten seconds."""
-MAX_TOML_CHARACTERS = 1 << 20
-"""Settings are far shorter, and TOML is parsed slowly."""
-MAX_NESTING = 64
-"""Deepest lists and tables in JSON and TOML."""
-MAX_DIGITS = 40
-"""Longest whole number in JSON and TOML."""
-LONGEST_SHOWN = 40
-"""Characters of a token that a message repeats."""
+MAX_JSON_CHARACTERS = 1 << 25  # The worst JSON of this length, lists of lists, is parsed within ten seconds
+MAX_TOML_CHARACTERS = 1 << 20  # Settings are far shorter, and TOML is parsed slowly
+MAX_NESTING = 64  # Deepest lists and tables in JSON and TOML
+MAX_DIGITS = 40  # Longest whole number in JSON and TOML
+LONGEST_SHOWN = 40  # Characters of a token that a message repeats
 CELL_ENDS = re.compile(r"[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]+")
 """What some program reads as the end of a line or of a cell."""
 FORMULA_STARTS = ("=", "+", "-", "@")
@@ -51,8 +46,6 @@ def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
 def parse_json(text: str, *, constants: bool = False) -> Any:
     """Parse strict JSON (RFC 8259), or raise ValueError; with `constants` NaN and Infinity become None.
 
-    Examples
-    --------
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
     >>> parse_json('{"a": 1, "a": 2}')
@@ -128,8 +121,6 @@ def read_json(path: Path) -> dict[str, Any]:
 def table_cell(text: str) -> str:
     r"""Return a text as one cell of a table: on one line, and no formula of a spreadsheet.
 
-    Examples
-    --------
     >>> table_cell("first\nsecond"), table_cell(" =1+1")
     ('first second', "'=1+1")
     """

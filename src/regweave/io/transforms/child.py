@@ -22,17 +22,13 @@ except ImportError:  # Windows: the caller's limit on time holds, those of the s
 READY = b"ready\n"
 GROUP = "TransformGroup"
 PARAMETERS = ("TransformParameters", "TranformParameters")
-FIXED = ("TransformFixedParameters", "TranformFixedParameters")
-"""ITK before 5.0 wrote the second spelling."""
+FIXED = ("TransformFixedParameters", "TranformFixedParameters")  # ITK before 5.0 wrote the second spelling
 MOST_PARTS = 100
 MOST_NAME = 200
-MOST_NUMBERS = 100
-"""Most parameters of a transform without a grid, and most fixed parameters of any."""
+MOST_NUMBERS = 100  # Most parameters of a transform without a grid, and most fixed parameters of any
 MOST_NOTE = 1 << 16
-RATIO = 1100
-"""Largest ratio of inflated to deflated bytes, and a little more."""
-FILTERS = {1, 2, 3}
-"""Deflate, shuffle and Fletcher's check sum; other filters may be plug-ins, which are code."""
+RATIO = 1100  # Largest ratio of inflated to deflated bytes, and a little more
+FILTERS = {1, 2, 3}  # Deflate, shuffle and Fletcher's check sum; other filters may be plug-ins, which are code
 
 
 class RefusedError(Exception):

@@ -19,8 +19,7 @@ FORMAT = "1"
 VERSION = "regweave_format"
 LONGEST = 1 << 14
 UNCLEAR = "the note on its direction cannot be understood"
-KEY = "regweave"
-"""Field of a text header with our line; in NIfTI the first word of a comment."""
+KEY = "regweave"  # Field of a text header with our line; in NIfTI the first word of a comment
 
 
 def notes_of(ends: Ends | None) -> dict[str, str]:

@@ -275,8 +275,7 @@ def _text_field(head: textheader.ImageHeader) -> Field:
 
 FINE_MM, COARSE_MM = 0.0005, 0.0099
 """Largest change of a vector in a field of up to `LARGE` voxels, and in a larger one."""
-SMALL, LARGE = 500_000, 3_000_000
-"""A field of up to `SMALL` voxels is not rounded."""
+SMALL, LARGE = 500_000, 3_000_000  # A field of up to `SMALL` voxels is not rounded
 FINE_PER_VOXEL, COARSE_PER_VOXEL = 1 / 1024, 1 / 32
 """The same bounds in units of the smallest spacing, for images of small things."""
 SLAB_VOXELS, PIECE = 2**22, 1 << 20
@@ -364,8 +363,7 @@ def to_matlab(part: Written) -> bytes:
 CHUNK = 1 << 18
 LEVEL, LONG_LEVEL = 4, 1
 """Of gzip: higher ones take three times as long for two per cent; 1 takes two thirds of the time of 4 for three."""
-LONG = 1 << 24
-"""Lists of more numbers are packed with `LONG_LEVEL`."""
+LONG = 1 << 24  # Lists of more numbers are packed with `LONG_LEVEL`
 NUMBERS = "numbers_sha256"
 
 

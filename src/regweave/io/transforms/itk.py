@@ -35,11 +35,9 @@ from regweave.types import Field, Float32Array, Float64Array, Geometry, Transfor
 COMPOSITE, FIELD, SPLINE = "CompositeTransform", "DisplacementFieldTransform", "BSplineTransform"
 TYPE_NAME = re.compile(r"([A-Za-z][A-Za-z0-9]{0,79})_(float|double)_(\d)_(\d)(?:_(\d))?")
 SHOWN_NAME = 60
-GRID_NUMBERS = 18
-"""Size, origin, spacing and direction of a grid, as ITK lists them."""
+GRID_NUMBERS = 18  # Size, origin, spacing and direction of a grid, as ITK lists them
 SPLINE_ORDER = 3
-LARGEST_GRID = 1 << 31
-"""Most nodes of a grid: what ITK counts in 32 bits on some machines."""
+LARGEST_GRID = 1 << 31  # Most nodes of a grid: what ITK counts in 32 bits on some machines
 
 
 def _generic(kind: int) -> Callable[[], Any]:
@@ -187,8 +185,7 @@ TEXT_HEAD = b"#Insight Transform File V1.0"
 NOTE = b"#regweave "
 """Begins the comment line with our own metadata; ITK skips it."""
 DECIMAL = b"0123456789+-.eE \t"
-BYTES_PER_CHARACTER = 8
-"""Memory for a character of a list of numbers, the shortest of which is a digit and a blank."""
+BYTES_PER_CHARACTER = 8  # Memory for a character of a list of numbers, the shortest of which is a digit and a blank
 
 
 def _content(path: Path) -> bytes:
@@ -276,8 +273,7 @@ ENVIRONMENT = {
     "HDF5_PLUGIN_PRELOAD": "::",
     "MALLOC_ARENA_MAX": "1",
 }
-written: set[tuple[int, ...]] = set()
-"""Files that this process wrote, which need no child to be read."""
+written: set[tuple[int, ...]] = set()  # Files that this process wrote, which need no child to be read
 
 
 def identity(path: Path) -> tuple[int, ...]:

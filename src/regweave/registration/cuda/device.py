@@ -23,8 +23,7 @@ from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors
 from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, IntArray, Solution, Terms, WeightTable
 
-SPREAD = 2
-"""Blocks round a folding voxel that are smoothed too."""
+SPREAD = 2  # Blocks round a folding voxel that are smoothed too
 
 
 class CudaDevice:

@@ -14,21 +14,16 @@ from regweave.spatial.pyramid import shrink_geometry
 from regweave.types import ImagePair
 
 FLOAT, DOUBLE = 4, 8
-FULL_FIELDS = 3
-"""Displacements at full resolution that are alive at once, in the level change at the end."""
+FULL_FIELDS = 3  # Displacements at full resolution that are alive at once, in the level change at the end
 LEVEL_IMAGES = 48
 """Arrays of the size of a level's image that a step keeps: views, features of twelve channels, fields, their copies."""
-MESSAGES = 5
-"""Arrays (N, L) in float64 that message passing keeps: unaries, one message for each axis, room."""
-_waiting: defaultdict[tuple[Any, int], list[Any]] = defaultdict(list)
-"""Idle devices, by kernels and number."""
+MESSAGES = 5  # Arrays (N, L) in float64 that message passing keeps: unaries, one message for each axis, room
+_waiting: defaultdict[tuple[Any, int], list[Any]] = defaultdict(list)  # Idle devices, by kernels and number
 
 
 def needed_bytes(pair: ImagePair, schedule: Settings) -> int:
     """Bytes that the levels and a refinement at the finest of them need at once.
 
-    Examples
-    --------
     >>> from regweave.config.presets import preset
     >>> from regweave.study.phantoms import make_phantom
     >>> pair = make_phantom(0, (32, 32, 32), (4.0, 4.0, 4.0)).pair
@@ -58,10 +53,7 @@ def free_bytes(queue: Any, needed: int) -> int:
 def require_memory(queue: Any, pair: ImagePair, schedule: Settings) -> None:
     """Refuse a pair that does not fit into the memory of the GPU.
 
-    Raises
-    ------
-    ResourceError
-        E140.
+    Raises E140.
     """
     needed, total = needed_bytes(pair, schedule), queue.memory()[1]
     if needed > (free := free_bytes(queue, needed)):
@@ -79,8 +71,6 @@ class Opened:
     A queue allocates and pins memory during its first registration, which takes longer than the registration, and a
     learner starts threads anew for each fit: the next thread takes an idle device with its memory.
 
-    Examples
-    --------
     >>> here = Opened()
     >>> here.device("kernels", 0, object) is here.device("kernels", 0, object)
     True

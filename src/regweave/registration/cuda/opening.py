@@ -12,8 +12,7 @@ from regweave.errors import UsageError
 from regweave.registration.cuda.device import CudaDevice
 from regweave.registration.cuda.memory import Opened
 
-MODULE = "regweave._cuda"
-"""Compiled where the build finds nvcc; loads without a driver."""
+MODULE = "regweave._cuda"  # Compiled where the build finds nvcc; loads without a driver
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,7 @@ def use(number: int) -> None:
 def gpu_numbers(which: str) -> tuple[int, ...]:
     """Return the numbers of GPUs, written with commas; the first where none is given.
 
-    Raises
-    ------
-    UsageError
-        E173 for what are no different numbers, E157 where there is no such GPU.
+    Raises E173 for what are no different numbers, E157 where there is no such GPU.
     """
     parts = which.split(",") if which else ["0"]
     if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
@@ -72,10 +68,7 @@ def gpu_numbers(which: str) -> tuple[int, ...]:
 def open_gpu(which: str = "") -> CudaDevice:
     """Return a GPU; without a number that of the worker, else the first. It stays open for the thread's later calls.
 
-    Raises
-    ------
-    UsageError
-        E173 for what is no number of a GPU, E157 where there is no such GPU, or none that can be used.
+    Raises E173 for what is no number of a GPU, E157 where there is no such GPU, or none that can be used.
     """
     numbers = gpu_numbers(which or str(getattr(_here, "number", 0)))
     if len(numbers) > 1:

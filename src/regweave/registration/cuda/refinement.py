@@ -64,8 +64,7 @@ class Term:
 
 
 Features = tuple[Any, Any]
-Weighed = tuple[int, Any, float]
-"""First channel of the features, factor of their weight, and share of the whole."""
+Weighed = tuple[int, Any, float]  # First channel of the features, factor of their weight, and share of the whole
 
 
 def _absolute(kernels: Any, balance: Any, term: Term, features: Features, weighed: Weighed) -> None:
@@ -171,8 +170,7 @@ def _typical(second: float, fourth: float) -> float:
     return max(sqrt(fourth / max(second, 1e-30)), host.LEAST_FORCE)
 
 
-NOWHERE = np.zeros((3, 0, 0, 0), dtype=np.float32)
-"""In place of a displacement, for weights that do not depend on it."""
+NOWHERE = np.zeros((3, 0, 0, 0), dtype=np.float32)  # In place of a displacement, for weights that do not depend on it
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from regweave.spatial.pyramid import Factors, shrink_geometry
 from regweave.spatial.warp import voxel_matrix
 from regweave.types import Float32Array, Float64Array, Geometry
 
-CUT = 4.0
-"""Half the length of the Gaussian of a view, in standard deviations."""
+CUT = 4.0  # Half the length of the Gaussian of a view, in standard deviations
 
 
 @dataclass
@@ -203,15 +202,12 @@ class CudaScene:
         return self.kernels.warp_nearest(self._numbers[classes], matrix, u, outside)
 
 
-KEPT = 256
-"""Arrays in the cache; the least recently used one is dropped first."""
+KEPT = 256  # Arrays in the cache; the least recently used one is dropped first
 
 
 class Constants:
     """Cache of values on one GPU, by what they are made of.
 
-    Examples
-    --------
     >>> constants = Constants(None, None)
     >>> constants("two", lambda: [2]) is constants("two", lambda: [2])
     True
@@ -257,8 +253,7 @@ class Constants:
         return self(("lattice", *made), lambda: self._kernels.Lattice(self._queue, *made))
 
 
-MOST_COUNTED = 65535
-"""Most voxels of a support that a joint histogram can count."""
+MOST_COUNTED = 65535  # Most voxels of a support that a joint histogram can count
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Entry point of ``python -m regweave``."""
 
-from __future__ import annotations
-
 import sys
 
 from regweave.cli import main

@@ -3,8 +3,6 @@
 The groups are those of ``[project.optional-dependencies]`` in ``pyproject.toml``.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from importlib.util import find_spec

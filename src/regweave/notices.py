@@ -6,8 +6,6 @@ module is ever replaced. A thread sees the calls of the one that started it only
 see `in_this_context`.
 """
 
-from __future__ import annotations
-
 import contextvars
 import re
 import sys

@@ -1,7 +1,5 @@
 """Thread counts of the kernels, held by the calling thread."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

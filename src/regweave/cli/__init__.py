@@ -1,7 +1,5 @@
 """Command line of the program: one file a command."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

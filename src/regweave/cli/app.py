@@ -1,7 +1,5 @@
 """Entry point of the program ``regweave``: its commands, their common settings, and the exit statuses."""
 
-from __future__ import annotations
-
 import platform
 import signal
 import sys

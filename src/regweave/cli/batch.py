@@ -1,7 +1,5 @@
 """``regweave batch``: every pair of a list registered, each into its own folder."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands of the clinic: contours of a plan on today's scan, sign-offs, commissioning."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

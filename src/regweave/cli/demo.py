@@ -1,7 +1,5 @@
 """``regweave demo``: phantoms or your scans in; weights, evidence and pages out."""
 
-from __future__ import annotations
-
 import textwrap
 import time
 from pathlib import Path

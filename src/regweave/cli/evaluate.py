@@ -1,7 +1,5 @@
 """``regweave evaluate``: methods against each other on a list of pairs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Commands on files: facts and problems of images, and transforms in another format."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """List the models of the package, and show or compare the weights of models."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

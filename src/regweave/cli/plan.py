@@ -1,7 +1,5 @@
 """``regweave plan``: memory, time and sizes of a registration, without running it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

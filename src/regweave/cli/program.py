@@ -1,7 +1,5 @@
 """Commands on the program itself: its presets, rules and versions."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """``regweave register``: two files in, a deformation with its evidence out."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``regweave report``: the page of a result, made again from its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Standard streams that may be closed, full or gone: a command does its work all the same."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

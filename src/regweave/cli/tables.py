@@ -1,7 +1,5 @@
 """Tables and texts that several commands print, within 80 columns."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

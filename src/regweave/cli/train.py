@@ -1,7 +1,5 @@
 """``regweave train``: weights of a bank learned from pairs with masks."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import fields

@@ -5,8 +5,6 @@ So it brings a moving image or moving labels onto the fixed grid, and it
 brings points from the fixed image to the moving one.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

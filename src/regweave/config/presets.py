@@ -1,7 +1,5 @@
 """Presets and settings files, and the settings of a run: one of them with the changes of the user."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources

@@ -1,7 +1,5 @@
 """Workers of a Dask cluster, which must run the code of the caller."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import concurrent.futures

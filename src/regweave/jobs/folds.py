@@ -1,7 +1,5 @@
 """Cross-validation folds grouped by patient."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A finished task is one JSON file in a store, named by a hash of the task's conte
 same call after a crash takes these and runs the rest, and gives what one uninterrupted call would have given.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

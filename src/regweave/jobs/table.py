@@ -5,8 +5,6 @@ Paths are absolute or relative to the list. ``group`` names the patients a pair 
 of its own, named by its id.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,3 +1,1 @@
 """Structured learning of the weights from pairs with masks: it sees `align`, the feature map Ψ and the loss Δ only."""
-
-from __future__ import annotations

@@ -4,8 +4,6 @@ Each labelling D of a sample gives a constraint with the value Δ(D) − w·Ψ(D
 D̂, so all constraints that were ever found stay valid in all outer iterations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

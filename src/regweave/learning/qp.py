@@ -4,8 +4,6 @@ The slacks have no curvature, so the solver adds proximal terms to them; what it
 optimality conditions of the programme itself.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

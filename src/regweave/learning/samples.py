@@ -4,8 +4,6 @@
 energies have the same scale on every grid.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

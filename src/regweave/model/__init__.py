@@ -3,8 +3,6 @@
 Here are the names of the shipped models, and the search for the file that a user names.
 """
 
-from __future__ import annotations
-
 import difflib
 from importlib import resources
 from pathlib import Path

@@ -3,8 +3,6 @@
 An archive may come from a stranger: no part of it is code, stated sizes are not used, and unknown parts are refused.
 """
 
-from __future__ import annotations
-
 import lzma
 import struct
 import zipfile

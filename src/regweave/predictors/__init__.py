@@ -4,8 +4,6 @@ One file each, whose name is the predictor's name everywhere: ``Options``, ``fit
 ``load(parts)``; the contract is in `regweave.predictors.base`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast

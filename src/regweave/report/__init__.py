@@ -1,3 +1,1 @@
 """Pages that show a result: self-contained HTML made from the JSON and images of an output folder."""
-
-from __future__ import annotations

@@ -1,7 +1,5 @@
 """Sortable lists of registrations: those of an evaluation, and the index of a batch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

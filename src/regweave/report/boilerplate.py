@@ -1,7 +1,5 @@
 """Methods text of a registration, from its record, with the papers to cite."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from regweave.run.result import load

@@ -1,7 +1,5 @@
 """Notebook card and figure of a registration: colour fusion of the middle planes."""
 
-from __future__ import annotations
-
 import webbrowser
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Colours are variables of `STYLE`, so that charts follow the light or dark scheme
 Numbers that are not finite are left out.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Protocol of a commissioning, made from its record."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from regweave.clinic.commission import RECORD, CommissionRecord

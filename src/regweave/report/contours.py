@@ -1,7 +1,5 @@
 """Contours of the structure set of a result: its polygons on today's slices, in voxels of the page."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Pages of a demo; the first one has the summary and links to the others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from urllib.parse import quote
 

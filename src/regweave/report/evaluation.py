@@ -1,7 +1,5 @@
 """Page of an evaluation: ladder of methods, box plots, measures, worst cases."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jinja2 environment and frame of the pages: one file, no request to anywhere, light and dark."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Page of one registration."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -1,7 +1,5 @@
 """Page of a training: curves, weights, gates, effort and data, from the model file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial

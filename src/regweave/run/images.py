@@ -1,7 +1,5 @@
 """Images and transforms of a registration, and their files."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import zlib

@@ -1,7 +1,5 @@
 """Measurements of one registration: overlap of structures, error of the inverse, evidence of the last discrete step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Memory and threads of a run: the limits of this machine, the forecast of a registration, the cache between runs."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

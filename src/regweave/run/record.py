@@ -1,7 +1,5 @@
 """Provenance of a registration: all that is needed to run it again and get the same bits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

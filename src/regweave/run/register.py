@@ -1,7 +1,5 @@
 """Registration of one pair: read, resolve, start, levels, refinement, outputs, measurements."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace

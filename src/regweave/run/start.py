@@ -1,7 +1,5 @@
 """Initial alignment of a pair: the headers, a method, or a transform of any source."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 NAME is a metric that is installed, found in a folder of ``REGWEAVE_PLUGINS``, or was added by the program.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any

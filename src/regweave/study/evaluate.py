@@ -1,7 +1,5 @@
 """Evaluation: every method on every pair, per structure, with paired comparisons by patient."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

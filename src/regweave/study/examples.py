@@ -1,7 +1,5 @@
 """Generated images to try the package with: no data, no download, the same bits for the same seed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

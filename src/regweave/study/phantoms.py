@@ -23,8 +23,6 @@ Between the two scans each of them moves, and changes its intensities in a way t
     is too faint for the bins of mutual information.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

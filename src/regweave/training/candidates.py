@@ -1,7 +1,5 @@
 """Registrations of candidate weights, and the rule that accepts a candidate by the gain of left-out patients."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

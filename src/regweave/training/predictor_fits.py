@@ -1,7 +1,5 @@
 """Content-addressed store of fitted predictors, and the segmented images that they learn from."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence

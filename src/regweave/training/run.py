@@ -20,8 +20,6 @@ Every choice is made by real registrations of patients that were left out. The e
 `regweave.learning`; only ``learn`` uses them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

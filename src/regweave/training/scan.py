@@ -1,7 +1,5 @@
 """Scan of a training list: the structures in its label maps, and which of them can be learned."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

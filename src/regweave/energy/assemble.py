@@ -33,33 +33,17 @@ def solve(
     *,
     tie_break: float = TIE_BREAK,
 ) -> Solution:
-    """Minimise w·Ψ(x, D) + coefficient·Δ over labellings D: predict (0), impute (+η) or violate (−1).
-
-    Parameters
-    ----------
-    terms, weights, loss_coefficient, tie_break
-        As in `assemble`.
-    minimise : callable
-        An engine, configured.
-    """
+    """Minimise w·Ψ(x, D) + coefficient·Δ over labellings D by an engine: predict (0), impute (+η) or violate (−1)."""
     return minimise(assemble(terms, weights, loss_coefficient, tie_break=tie_break))
 
 
 def assemble(
     terms: Terms, weights: WeightTable, loss_coefficient: float = 0.0, *, tie_break: float = TIE_BREAK
 ) -> Energy:
-    """Fold weights and loss into the unaries of one energy.
+    """Fold weights and loss into the unaries of one energy, w·Ψ + coefficient·Δ.
 
-    Parameters
-    ----------
-    terms : Terms
-        Costs (M, N, L), class shares, and the loss where the coefficient is not zero.
-    weights : WeightTable
-        Columns for the classes that the shares count.
-    loss_coefficient : float
-        0 to register, +η to impute, −1 to find the most violated constraint.
-    tie_break : float
-        Cost of moving by one control spacing; 0 makes the energy w·Ψ + coefficient·Δ exactly.
+    ``terms`` hold the loss where the coefficient is not zero. ``tie_break``, the cost of moving by one control spacing,
+    is added; 0 makes the energy exact.
     """
     if loss_coefficient != 0 and terms.loss is None:
         raise ValueError(f"loss_coefficient is {loss_coefficient} but the terms hold no loss; give both label maps")

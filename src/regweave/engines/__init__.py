@@ -17,15 +17,10 @@ __all__ = ["Engine", "Options", "Solver", "add", "available", "get", "registry",
 
 
 class Options(plugins.Options):
-    """Base of every engine's options.
-
-    Parameters
-    ----------
-    max_iter : int
-        Largest number of iterations.
-    """
+    """Base of every engine's options."""
 
     max_iter: int = Field(default=30, ge=1, le=10_000)
+    """Largest number of iterations."""
 
     def without_proof(self) -> Self:
         """Return the same search without work that only tightens the lower bound: labels stay the same."""

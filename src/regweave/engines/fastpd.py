@@ -12,19 +12,14 @@ from regweave.types import Energy, IntArray, Solution
 
 
 class Options(engines.Options):
-    """Effort.
-
-    Parameters
-    ----------
-    max_iter : int
-        Largest number of sweeps over the labels; a sweep that changes nothing ends the search.
-    bound_passes : int
-        Tree-reweighted passes that tighten the lower bound: what the duals prove alone is far too loose to
-        be of use. With 0 the bound is that of the passes that gave the start.
-    """
+    """Effort."""
 
     max_iter: int = Field(default=10, ge=1, le=10_000)
+    """Largest number of sweeps over the labels; a sweep that changes nothing ends the search."""
     bound_passes: int = Field(default=8, ge=0, le=10_000)
+    """Tree-reweighted passes that tighten the lower bound: what the duals prove alone is far too loose to be of use.
+    With 0 the bound is that of the passes that gave the start.
+    """
 
     def without_proof(self) -> Self:
         """Leave out the passes that tighten the bound."""
@@ -35,32 +30,16 @@ DEFAULTS = Options()
 
 
 def minimize(energy: Energy, init: IntArray | None = None, options: Options = DEFAULTS) -> Solution:
-    """Minimise an energy with the primal-dual method PD3a.
+    """Minimise an energy with the primal-dual method PD3a, from the labels ``init``; the result is never worse.
 
-    Without ``base`` the pairwise term is a metric on labels, and each inner iteration finds the best
-    expansion of a label. At convergence the energy is, for non-negative unaries, at most 2 d_max / d_min
-    times the least one, d being the distances of two labels. With ``base`` the term is no metric: the moves
-    are then expansions and steps along an axis whose terms that are not submodular are truncated, and a move
-    is taken only where the recomputed energy falls. The energy never rises; the factor needs the metric.
+    Without ``base`` the pairwise term is a metric on labels, and each inner iteration finds the best expansion of a
+    label. At convergence the energy is, for non-negative unaries, at most 2 d_max / d_min times the least one, d being
+    the distances of two labels. With ``base`` the term is no metric: the moves are then expansions and steps along an
+    axis whose terms that are not submodular are truncated, and a move is taken only where the recomputed energy falls.
+    The energy never rises; the factor needs the metric.
 
-    Parameters
-    ----------
-    energy : Energy
-        Unary costs of any sign.
-    init : int array of shape (N,), optional
-        Starting labels; default is the best unary of each node. The result is never worse.
-    options : Options
-        How much is tried.
-
-    Returns
-    -------
-    Solution
-        Labels, their energy and a lower bound of every labelling's energy.
-
-    References
-    ----------
-    Komodakis, Tziritas, Paragios (2008), "Performance vs computational efficiency for optimizing single and
-    dynamic MRFs", CVIU 112(1).
+    Komodakis, Tziritas, Paragios (2008), "Performance vs computational efficiency for optimizing single and dynamic
+    MRFs", CVIU 112(1).
 
     >>> import numpy as np
     >>> line = np.array([0.0, 1.0])

@@ -10,40 +10,20 @@ from regweave.types import Energy, IntArray, Solution
 
 
 class Options(engines.Options):
-    """Effort.
-
-    Parameters
-    ----------
-    max_iter : int
-        Largest number of sweeps over the nodes; a sweep that changes nothing ends the search.
-    """
+    """Effort."""
 
     max_iter: int = Field(default=100, ge=1, le=10_000)
+    """Largest number of sweeps over the nodes; a sweep that changes nothing ends the search."""
 
 
 DEFAULTS = Options()
 
 
 def minimize(energy: Energy, init: IntArray | None = None, options: Options = DEFAULTS) -> Solution:
-    """Minimise an energy by coordinate descent in raster order.
+    """Minimise an energy by coordinate descent in raster order from the labels ``init``; the result is never worse.
 
-    Parameters
-    ----------
-    energy : Energy
-        Unary costs of any sign.
-    init : int array of shape (N,), optional
-        Starting labels; default is the best unary of each node. The result is never worse.
-    options : Options
-        How much is tried.
-
-    Returns
-    -------
-    Solution
-        Labels that no change of one node improves; the lower bound is minus infinity.
-
-    References
-    ----------
-    Besag (1986), "On the statistical analysis of dirty pictures", JRSS B 48(3).
+    No change of one node improves the labels; the lower bound is minus infinity. Besag (1986), "On the statistical
+    analysis of dirty pictures", JRSS B 48(3).
 
     >>> import numpy as np
     >>> line = np.array([0.0, 1.0])

@@ -10,48 +10,27 @@ from regweave.types import Energy, IntArray, Solution
 
 
 class Options(engines.Options):
-    """Effort.
-
-    Parameters
-    ----------
-    max_iter : int
-        Largest number of iterations, each one pass forward and one backward.
-    tol : float
-        Stop where the relative gap is at most this, or where five iterations raised the bound by less than a
-        tenth of it.
-    """
+    """Effort."""
 
     max_iter: int = Field(default=30, ge=1, le=10_000)
+    """Largest number of iterations, each one pass forward and one backward."""
     tol: float = Field(default=1e-4, ge=0, le=1)
+    """Stop where the relative gap is at most this, or where five iterations raised the bound by less than a tenth of
+    it.
+    """
 
 
 DEFAULTS = Options()
 
 
 def minimize(energy: Energy, init: IntArray | None = None, options: Options = DEFAULTS) -> Solution:
-    """Minimise an energy with TRW-S, helped by cut moves.
+    """Minimise an energy with TRW-S, helped by cut moves; the result is never worse than the labels ``init``.
 
-    Messages pass axis by axis, because the L1 distance is a sum over axes; this is exact with and without
-    ``base``. The best labels of all passes are kept and improved by cuts in which nodes step along an axis; a
-    sweep of expansions follows where the gap is still above ``tol`` at the end.
+    Messages pass axis by axis, because the L1 distance is a sum over axes; this is exact with and without ``base``. The
+    best labels of all passes are kept and improved by cuts in which nodes step along an axis; a sweep of expansions
+    follows where the gap is still above ``tol`` at the end. No labelling is below the bound of the tree decomposition;
+    on a chain of nodes the labels are optimal.
 
-    Parameters
-    ----------
-    energy : Energy
-        Unary costs of any sign.
-    init : int array of shape (N,), optional
-        Labels that the result is never worse than; default is the best unary of each node.
-    options : Options
-        How much is tried.
-
-    Returns
-    -------
-    Solution
-        Labels, their energy, and the bound of the tree decomposition: no labelling is below it. On a chain of
-        nodes the labels are optimal.
-
-    References
-    ----------
     Kolmogorov (2006), "Convergent tree-reweighted message passing for energy minimization", PAMI 28(10).
 
     >>> import numpy as np

@@ -68,35 +68,17 @@ def read_image(
     follow_links: bool = False,
     series: str | None = None,
 ) -> Volume:
-    """Read a 3-D scalar image.
+    """Read a 3-D scalar image: voxels [i, j, k] in float32 with an affine that ends in LPS millimetres.
 
-    Parameters
-    ----------
-    source : path or object
-        A .nii, .nii.gz, .nrrd, .nhdr, .mha or .mhd file, a folder with one of them or with a DICOM series, an image of
-        SimpleITK, nibabel, ANTsPy, TorchIO or MONAI, or (array, RAS affine). A Volume is returned unchanged; a bare
-        array is refused.
-    nifti_frame : {"auto", "sform", "qform"}
-        Which matrix places a NIfTI file; ``auto`` refuses a file whose two matrices disagree.
-    nonfinite : {"error", "mask"}
-        Refuse NaN and infinite voxels, or set them to the smallest finite value with warning W205.
-    follow_links : bool
-        Let a header name a file of voxels outside its folder.
-    series : str, optional
-        The DICOM series that is meant, by the beginning of its hash, where a folder holds several.
+    ``source`` is a .nii, .nii.gz, .nrrd, .nhdr, .mha or .mhd file, a folder with one of them or with a DICOM series, an
+    image of SimpleITK, nibabel, ANTsPy, TorchIO or MONAI, or (array, RAS affine). A Volume is returned unchanged; a
+    bare array is refused. ``nifti_frame`` chooses the matrix that places a NIfTI file; ``auto`` refuses a file whose
+    two matrices disagree. NaN and infinite voxels are refused, or with ``nonfinite`` "mask" set to the smallest finite
+    value with warning W205. With ``follow_links`` a header may name a file of voxels outside its folder. ``series``
+    chooses a DICOM series by the beginning of its hash.
 
-    Returns
-    -------
-    Volume
-        Voxels [i, j, k] in float32 with an affine that ends in LPS millimetres.
-
-    Raises
-    ------
-    RegweaveError
-        E101 missing, E102 damaged, E103 not 3-D scalar, E104 non-finite, E105 constant, E109 voxels elsewhere,
-        E110, E111 and E113 header, E140 too large for the machine.
-    UsageError
-        E108 an object of another type.
+    Raises E101 missing, E102 damaged, E103 not 3-D scalar, E104 non-finite, E105 constant, E108 an object of another
+    type, E109 voxels elsewhere, E110, E111 and E113 header, E140 too large for the machine.
 
     >>> import numpy as np
     >>> ramp = np.arange(64.0).reshape(4, 4, 4)

@@ -15,17 +15,7 @@ ENCLOSED = 2  # A voxel between two of the foreground along this many axes lies 
 def body_mask(image: Volume, labels: LabelMap | None = None) -> NDArray[np.bool_]:
     """Segment the body from the air by Otsu's threshold, which parts the histogram in two of least variance.
 
-    Parameters
-    ----------
-    image : Volume
-        A scan on its own grid.
-    labels : LabelMap, optional
-        Structures on the same grid, which always count as body.
-
-    Returns
-    -------
-    boolean array of shape (X, Y, Z)
-        All True where the image has one value only.
+    ``labels`` are structures on the same grid, which always count as body. All True where the image has one value only.
 
     >>> from regweave.types import Geometry
     >>> data = np.zeros((4, 4, 4), dtype=np.float32)

@@ -34,14 +34,11 @@ RoundTrip = Annotated[
 def regularity(jacobian: Float32Array, mask: ArrayLike | None = None) -> dict[str, float]:
     """Summarise Jacobian determinants (X, Y, Z), inside a mask where one is given; NaN without a voxel.
 
-    Returns
-    -------
-    dict
-        ``folding_fraction`` is the share of determinants of zero or less. ``extreme_fraction`` is that below 1/5 or
-        above 5, the sum of ``low_fraction`` and ``high_fraction``. ``sdlogj`` is the standard deviation of ``log J``,
-        where determinants below 1e-9, folds included, count as 1e-9. ``sdlogj_l2r`` is that of the Learn2Reg challenge,
-        ``std(log(clip(J + 3, 1e-9, 1e9)))`` without a rim of two voxels; the two are not comparable. ``min_jacobian``,
-        ``max_jacobian``, ``jacobian_p1`` and ``jacobian_p99`` are the ends and percentiles.
+    ``folding_fraction`` is the share of determinants of zero or less. ``extreme_fraction`` is that below 1/5 or above
+    5, the sum of ``low_fraction`` and ``high_fraction``. ``sdlogj`` is the standard deviation of ``log J``, where
+    determinants below 1e-9, folds included, count as 1e-9. ``sdlogj_l2r`` is that of the Learn2Reg challenge,
+    ``std(log(clip(J + 3, 1e-9, 1e9)))`` without a rim of two voxels; the two are not comparable. ``min_jacobian``,
+    ``max_jacobian``, ``jacobian_p1`` and ``jacobian_p99`` are the ends and percentiles.
 
     >>> regularity(np.float32([[[1.0, -0.5, 0.0, 2.0]]]))["folding_fraction"]
     0.5

@@ -26,19 +26,9 @@ CLOSE_MM = 1e-4
 def target_registration_errors_mm(
     fixed_points: ArrayLike, moving_points: ArrayLike, transform: Transform
 ) -> Float64Array:
-    """Measure how far the transform takes each fixed landmark from its partner in the moving image.
+    """Measure how far, in moving space, the transform takes each fixed landmark from its moving partner, (P,).
 
-    Parameters
-    ----------
-    fixed_points, moving_points : float arrays of shape (P, 3)
-        Corresponding points in LPS millimetres, in the same order.
-    transform : Transform
-        Takes fixed points to moving points.
-
-    Returns
-    -------
-    float array of shape (P,)
-        Distances in moving space.
+    Both lists of points (P, 3) are in LPS millimetres, in the same order.
 
     >>> from regweave.types import Field
     >>> identity = Transform(Field.zero(Geometry((4, 4, 4), np.eye(4))))

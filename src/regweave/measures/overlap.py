@@ -21,19 +21,9 @@ from regweave.types import Float64Array, LabelArray, LabelMap
 
 
 def dice(a: LabelMap | LabelArray, b: LabelMap | LabelArray, labels: Sequence[int] | None = None) -> dict[int, float]:
-    """Compute the Dice coefficient of each label, ``2 |A ∩ B| / (|A| + |B|)``.
+    """Compute the Dice coefficient of each label, ``2 |A ∩ B| / (|A| + |B|)``, of two segmentations on one grid.
 
-    Parameters
-    ----------
-    a, b : LabelMap or integer array of shape (X, Y, Z)
-        Segmentations on one grid.
-    labels : ints, optional
-        Labels to compare; by default all of either segmentation but 0.
-
-    Returns
-    -------
-    dict
-        Dice by label: NaN where both lack the label, 0 where one does.
+    By default all labels of either but 0 are compared. NaN where both lack the label, 0 where one does.
 
     >>> dice(np.array([[[1, 1, 2, 0]]]), np.array([[[1, 0, 2, 0]]]))
     {1: 0.6666666666666666, 2: 1.0}
@@ -92,19 +82,7 @@ class SurfaceDistances:
 
 
 def surface_distances(a: ArrayLike, b: ArrayLike, spacing_mm: ArrayLike) -> SurfaceDistances:
-    """Measure how far the surfaces of two masks are from each other.
-
-    Parameters
-    ----------
-    a, b : boolean arrays of shape (X, Y, Z)
-        Masks on one grid.
-    spacing_mm : three floats
-        Distance between voxels along each axis.
-
-    Returns
-    -------
-    SurfaceDistances
-        Empty where a mask is empty.
+    """Measure how far the surfaces of two masks (X, Y, Z) on one grid are from each other; empty where a mask is empty.
 
     >>> a, b = np.zeros((2, 9, 9, 9), dtype=bool)
     >>> a[2:5, 2:7, 2:7] = b[2:6, 2:7, 2:7] = True

@@ -27,27 +27,12 @@ class Counts(NamedTuple):
 
 
 def paired_bootstrap(differences: ArrayLike, groups: Sequence[str], n: int = 2000, seed: int = 0) -> Interval:
-    """Estimate a mean difference with a bootstrap interval by patient.
+    """Estimate a mean difference with a bootstrap interval by patient, the 2.5 and 97.5 percentiles of drawn means.
 
-    As many patients are drawn with replacement as there are. The weight of a pair is the product of how often each of
-    its patients was drawn, so that a pair of two patients is as uncertain as both. Draws in which no pair counts are
-    left out.
-
-    Parameters
-    ----------
-    differences : floats of shape (N,)
-        One difference for each pair; NaN, where one of the methods has no number, is left out.
-    groups : sequence of N strings
-        Patients of each pair, ``p07`` or ``p07+p11``.
-    n : int
-        Number of draws.
-    seed : int
-        Chooses the draws.
-
-    Returns
-    -------
-    Interval
-        Plain mean, and the 2.5 and 97.5 percentiles of the drawn means; these are NaN for fewer than two patients.
+    As many patients are drawn with replacement as there are, ``n`` times. The weight of a pair is the product of how
+    often each of its patients was drawn, so that a pair of two patients is as uncertain as both. Draws in which no pair
+    counts are left out, as are differences of NaN, where one of the methods has no number. ``groups`` name the patients
+    of each pair, ``p07`` or ``p07+p11``. The interval is NaN for fewer than two patients.
 
     >>> paired_bootstrap([0.25, 0.25, 0.25], ["a", "b", "c"])
     Interval(mean=0.25, low=0.25, high=0.25)
@@ -96,18 +81,11 @@ def patients_of(group: str) -> tuple[str, ...]:
 
 
 def error_by_patient(gains: Sequence[float], patients: Sequence[Collection[str]]) -> float:
-    """Estimate the standard error of a mean gain with the jackknife by patient.
+    """Estimate the standard error of a mean gain over pairs with the jackknife by patient.
 
     Each patient in turn is left out with all pairs that show it. Where every pair has a patient of its own, this is the
     usual standard error of a mean; pairs that share a patient are not independent. Infinite for fewer than two
     patients.
-
-    Parameters
-    ----------
-    gains : floats of shape (N,)
-        One gain for each pair.
-    patients : sequence of N collections of str
-        Patients that each pair shows.
 
     >>> round(error_by_patient([0.0, 0.2, 0.1], [("a",), ("b",), ("c",)]), 4)
     0.0577

@@ -15,15 +15,10 @@ PENALTY = "absolute"
 
 
 class Options(metrics.Options):
-    """Scale of the gradient.
-
-    Parameters
-    ----------
-    sigma_voxels : float
-        Standard deviation of the Gaussian applied before the differences.
-    """
+    """Scale of the gradient."""
 
     sigma_voxels: float = Field(default=0.7, ge=0, le=5)
+    """Standard deviation of the Gaussian applied before the differences."""
 
 
 def features(image: Float32Array, options: Options) -> Float32Array:

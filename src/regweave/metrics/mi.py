@@ -19,15 +19,10 @@ SMALL_SUPPORT_VOXELS = 2000
 
 
 class Options(metrics.Options):
-    """Size of the joint histogram.
-
-    Parameters
-    ----------
-    bins : 8, 16 or "auto"
-        Bins along each side; "auto" takes 8 for supports below 2000 voxels, else 16.
-    """
+    """Size of the joint histogram."""
 
     bins: Literal[8, 16, "auto"] = "auto"
+    """Bins along each side; "auto" takes 8 for supports below 2000 voxels, else 16."""
 
 
 def prepare(image: Float32Array) -> Float32Array:

@@ -28,18 +28,12 @@ NOISE_RANGE = (0.001, 1000.0)
 
 
 class Options(metrics.Options):
-    """Size of the neighbourhood.
-
-    Parameters
-    ----------
-    distance_voxels : int
-        Distance of the six neighbours from the voxel.
-    radius_voxels : int
-        Patches are cubes of 2 · radius + 1 voxels.
-    """
+    """Size of the neighbourhood."""
 
     distance_voxels: int = Field(default=1, ge=1, le=4)
+    """Distance of the six neighbours from the voxel."""
     radius_voxels: int = Field(default=1, ge=0, le=4)
+    """Patches are cubes of 2 · radius + 1 voxels."""
 
 
 def features(image: Float32Array, options: Options) -> Float32Array:

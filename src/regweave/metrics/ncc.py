@@ -13,19 +13,14 @@ PENALTY = "correlation"
 
 
 class Options(metrics.Options):
-    """Guard against flat patches.
-
-    Parameters
-    ----------
-    variance_floor : float
-        Added to variances and covariance, so that two flat patches match (0/0 otherwise) and a flat one does not
-        correlate with a textured one. Intensities are in [0, 1].
-    squared : bool
-        Use 1 − correlation², which an inverted contrast matches as well; flat patches then cost 1.
-    """
+    """Guard against flat patches."""
 
     variance_floor: float = Field(default=1e-4, ge=1e-9, le=1)
+    """Added to variances and covariance, so that two flat patches match (0/0 otherwise) and a flat one does not
+    correlate with a textured one. Intensities are in [0, 1].
+    """
     squared: bool = False
+    """Use 1 − correlation², which an inverted contrast matches as well; flat patches then cost 1."""
 
 
 def features(image: Float32Array, options: Options) -> Float32Array:

@@ -19,18 +19,12 @@ PENALTY = "tensor"
 
 
 class Options(metrics.Options):
-    """Scale and noise level of the gradient.
-
-    Parameters
-    ----------
-    sigma_voxels : float
-        Standard deviation of the Gaussian applied before the differences.
-    edge : float
-        ε as a multiple of the mean gradient magnitude of the image: weaker slopes count as noise.
-    """
+    """Scale and noise level of the gradient."""
 
     sigma_voxels: float = Field(default=0.7, ge=0, le=5)
+    """Standard deviation of the Gaussian applied before the differences."""
     edge: float = Field(default=1.0, ge=1e-6, le=1e3)
+    """ε as a multiple of the mean gradient magnitude of the image: weaker slopes count as noise."""
 
 
 def features(image: Float32Array, options: Options) -> Float32Array:

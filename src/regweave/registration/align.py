@@ -82,21 +82,9 @@ def align(
 ) -> Alignment:
     """Minimise w·Ψ(x, D), eq. (2), over deformations D, coarse to fine.
 
-    Parameters
-    ----------
-    pair : ImagePair
-        Images, and label maps where classes or the loss need them.
-    weights : WeightTable
-        W and the pairwise weight; its rows are the members of the schedule's bank, of which those of the discrete
-        levels are used.
-    schedule : Settings
-        Levels, bank, engine and class rule.
-    coarse : WeightTable, optional
-        Weights of all levels but the last, where these differ.
-    on_step : callable, optional
-        Called with every `Step`; its costs are those of the members of `Settings.for_levels`.
-    device : Device
-        What computes.
+    The rows of ``weights`` are the members of the schedule's bank, of which those of the discrete levels are used;
+    ``coarse`` are the weights of all levels but the last, where these differ. ``on_step`` is called with every `Step`;
+    its costs are those of the members of `Settings.for_levels`.
     """
     _check((weights, coarse or weights), schedule)
     schedule = schedule.for_levels(weights, coarse)

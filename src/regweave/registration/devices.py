@@ -190,12 +190,7 @@ LEAST_VOXELS = 16**3  # Smallest fixed image that ``auto`` gives to a GPU: below
 
 
 def get(name: str | None = None) -> Device:
-    """Return the device of that name, by default the host.
-
-    Parameters
-    ----------
-    name : str, optional
-        ``cpu``, ``cuda``, ``cuda:N``, or ``auto``: a GPU where there is one.
+    """Return the device ``cpu``, ``cuda``, ``cuda:N``, or ``auto``, a GPU where there is one; by default the host.
 
     Raises E173, where there is none; E157, where there is no such GPU.
 

@@ -220,15 +220,7 @@ def has_slope(scene: Scene, member: Member) -> bool:
 def exact_forces(
     scene: Scene, compared: Sequence[tuple[DataTerm, Comparison]], u: Float32Array, force: Float32Array
 ) -> float:
-    """Cost of terms at u; their force, by the derivative of the interpolation, is added.
-
-    Parameters
-    ----------
-    scene : Scene
-    compared : sequence of (term, Comparison)
-        Terms of members that have a slope, with their features at u.
-    u, force : float32 arrays of shape (3, X, Y, Z)
-    """
+    """Cost at u of terms whose members have a slope; their force, by the derivative of the interpolation, is added."""
     slope = np.zeros(u.shape[1:], dtype=np.float32)
     cost = 0.0
     for term, features in compared:
@@ -244,16 +236,9 @@ def exact_forces(
 class ClassWeights:
     """Columns of W laid over the voxels of a scene.
 
-    Parameters
-    ----------
-    scene : Scene
-        The pair at the resolution of the refinement.
-    u : float32 array of shape (3, X, Y, Z)
-        Displacement under which the moving labels are looked up.
-    table : WeightTable
-        Rows of the members of the refinement.
-    reach : float
-        Distance beyond a structure at which its column still acts, in voxels as `stretch` has them.
+    ``u`` is the displacement (3, X, Y, Z) under which the moving labels are looked up, ``table`` has the rows of the
+    members of the refinement. Up to ``reach`` beyond a structure, in voxels as `stretch` has them, its column still
+    acts.
     """
 
     scene: Scene
@@ -294,16 +279,7 @@ class ClassWeights:
 
 
 def spread(numbers: IntArray, reach: float, voxel: Float64Array) -> IntArray:
-    """Give background within a reach of a structure the number of the nearest one.
-
-    Parameters
-    ----------
-    numbers : int array of shape (X, Y, Z)
-        0 for background.
-    reach : float
-        Largest distance, in the unit of ``voxel``.
-    voxel : float array of shape (3,)
-        Edges of a voxel.
+    """Give background (0) within a reach of a structure the number of the nearest one; ``voxel`` are its edges (3,).
 
     >>> spread(np.array([[[0, 0, 0, 2, 0, 1, 0]]]), 1.0, np.ones(3)).ravel().tolist()
     [0, 0, 2, 2, 2, 1, 1]
@@ -373,12 +349,8 @@ def unfolded(knots: Float32Array, factors: Factors, shape: tuple[int, int, int])
     """Bring the displacement to the grid of the image, smoothed where it folds there though not on that of the steps.
 
     Upsampling can create folds that central differences on the coarse grid do not see. The knots are smoothed, not the
-    voxels of the image, so that the fine displacement is the interpolation of the knots everywhere.
-
-    Returns
-    -------
-    knots, displacement : float32 arrays of shape (3, X, Y, Z)
-        In voxels of the shrunken grid, and of the image.
+    voxels of the image, so that the fine displacement is the interpolation of the knots everywhere. Returns knots and
+    displacement (3, X, Y, Z), in voxels of the shrunken grid and of the image.
     """
     u = change_level(knots, factors, (1, 1, 1), shape)
     for _ in range(ATTEMPTS):

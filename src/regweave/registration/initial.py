@@ -24,26 +24,15 @@ STRUCTURES = "structures"
 
 
 def initial_affine(fixed: Volume, moving: Volume, method: str) -> Float64Array:
-    """Find an affine map to start a registration from.
+    """Find an affine map (4, 4) from fixed to moving LPS millimetres to start a registration from.
 
-    Parameters
-    ----------
-    fixed, moving : Volume
-        The images, each on its own grid; of an `Image` with a mask, what lies inside counts.
-    method : {"none", "moments", "rigid", "affine", "structures"}
-        ``none`` trusts the positions in the headers; ``moments`` shifts the centre of one foreground onto the
-        other, for images whose origins mean nothing; ``rigid`` fits rotation and shift, for two scans of one person,
-        and bone counts more where both are CT; ``affine`` fits twelve parameters, for images of two people.
-        ``structures`` is the same here: what a model's predictor tells comes later
-        (`regweave.registration.structure_start`).
+    Of an `Image` with a mask, what lies inside counts. ``none`` uses the positions in the headers; ``moments`` shifts
+    the centre of one foreground onto the other, for images whose origins mean nothing; ``rigid`` fits rotation and
+    shift, for two scans of one person, and bone counts more where both are CT; ``affine`` fits twelve parameters, for
+    images of two people. ``structures`` is the same here: `regweave.registration.structure_start` follows.
 
-    Returns
-    -------
-    float array of shape (4, 4)
-        Takes LPS millimetres of the fixed image to those of the moving image.
-
-    Warns W210, where the affine fit is not to be believed and the result is that of ``moments``; W216, where a rigid
-    fit is no better than the headers and these are used.
+    Warns W210, where the affine fit is rejected and the result is that of ``moments``; W216, where a rigid fit is no
+    better than the headers and these are used.
 
     >>> from regweave.types import Geometry
     >>> image = Volume(np.zeros((4, 4, 4), dtype=np.float32), Geometry((4, 4, 4), np.eye(4)))
@@ -191,11 +180,9 @@ class PyramidLevel:
     """One resolution of a rigid or affine fit by Gauss–Newton steps on a robust correlation ratio.
 
     A table predicts the moving image from the fixed one: one moving intensity for each of 32 fixed ones. The residual
-    of the table is the cost. No relation between the two scales is assumed, so scanners and modalities may differ.
-    Maps are (3, 4) and take centred fixed voxels in [-1, 1] to moving voxels; intensities lie in [0, 1].
+    of the table is the cost. No relation between the two scales is assumed, so scanners and modalities may differ. Maps
+    are (3, 4) and take centred fixed voxels in [-1, 1] to moving voxels; intensities lie in [0, 1].
 
-    References
-    ----------
     Roche et al. (1998), "The correlation ratio as a new similarity measure for multimodal image registration"; (2000),
     "Generalized correlation ratio for rigid registration of 3D ultrasound with MR".
     """

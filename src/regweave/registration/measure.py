@@ -21,19 +21,7 @@ VALID_SHARE = 0.25  # Nodes with less than this fraction of valid voxels in thei
 
 @dataclass(frozen=True)
 class StepSearch:
-    """The neighbourhood of an estimate that a step searches: nodes, labels, and how they are counted.
-
-    Parameters
-    ----------
-    grid : ControlGrid
-        Nodes on the fixed image at this level.
-    labels : LabelSet
-        Displacements that each node chooses from.
-    classes : tuple of ints
-        Columns of the weights.
-    schedule : Settings
-        Bank of the levels, class rule, pairwise term and loss.
-    """
+    """The neighbourhood of an estimate that a step searches: nodes and labels of a level, columns of the weights."""
 
     grid: ControlGrid
     labels: LabelSet

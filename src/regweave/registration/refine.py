@@ -61,21 +61,9 @@ def refine(
     """Minimise the weighted costs plus the smoothness of the displacement, starting from the discrete result.
 
     The result of a stage is the best of its steps, so it never costs more than the start, smoothed as ``settings`` say.
-
-    Parameters
-    ----------
-    pair : ImagePair
-        The images; the moving label map chooses the weights at each voxel.
-    displacement : float32 array of shape (3, X, Y, Z)
-        Start, in voxels of the fixed image.
-    weights, schedule
-        As in `align`; the members of the schedule's continuous stage are used.
-    settings : Refine
-        Steps, smoothness and rate; a large CT is refined in two stages, see `Refine.stages`.
-    on_step : callable, optional
-        Called with every `RefineStep`.
-    device : Device
-        What computes.
+    ``displacement`` (3, X, Y, Z) is in voxels of the fixed image; the moving label map chooses the weights at each
+    voxel, of the members of the schedule's continuous stage. A large CT is refined in two stages, see `Refine.stages`.
+    ``on_step`` is called with every `RefineStep`.
     """
     members = _used(schedule.continuous, weights)
     if settings.steps == 0 or not members:

@@ -232,12 +232,8 @@ class Sharing:
     can be added up first: where one of them is, the others are 0, so sums of absolute differences and local
     correlations stay what they were. 54 structures of a brain need 18 channels.
 
-    Parameters
-    ----------
-    groups : tuple of tuples of ints
-        Structures of each channel.
-    places : int array of shape (G, blocks along each axis)
-        1 + structure that a block of the fixed grid belongs to in each channel, with one block around it; 0 is none.
+    ``groups`` are the structures of each channel; ``places`` (G, blocks along each axis) 1 + the structure that a block
+    of the fixed grid belongs to in each channel, with one block around it, 0 for none.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -245,12 +241,7 @@ class Sharing:
 
     @classmethod
     def of(cls, present: NDArray[np.bool_]) -> Sharing:
-        """Colour greedily, large structures first.
-
-        Parameters
-        ----------
-        present : bool array of shape (K, blocks along each axis)
-            Blocks where either map has a structure.
+        """Colour greedily, large structures first, by the blocks (K, …) where either map has a structure.
 
         >>> Sharing.of(np.eye(5, dtype=bool)[:, :, None, None]).groups
         ((1, 4), (2,), (0, 3))
@@ -289,16 +280,9 @@ class Sharing:
 class ComparedMaps:
     """Structure maps of both images at one resolution, by channels.
 
-    Parameters
-    ----------
-    fixed : float32 array of shape (G, X, Y, Z)
-        Maps of the fixed image, on the grid of the level.
-    moving : float32 array of shape (G, …)
-        Maps of the moving image, on their own grid, shrunken to the level.
-    matrix : float array of shape (3, 4)
-        Takes voxels of the level to voxels of ``moving``.
-    sharing : Sharing, optional
-        Which structures share a channel; None where each has its own.
+    ``fixed`` (G, X, Y, Z) are on the grid of the level, ``moving`` on their own grid, shrunken to the level; ``matrix``
+    (3, 4) takes voxels of the level to those of ``moving``. Each structure has a channel of its own without
+    ``sharing``.
     """
 
     fixed: Float32Array

@@ -37,20 +37,10 @@ class Landmarks:
 
 
 def started_from_structures(pair: ImagePair) -> ImagePair:
-    """Return the pair with a start that lays its structures on each other.
+    """Return the pair with an affine start and a deformable one that lay its structures on each other.
 
-    Parameters
-    ----------
-    pair : ImagePair
-        Images with structure maps, at a start; the maps of the moving labels count where there are any.
-
-    Returns
-    -------
-    ImagePair
-        The same with another affine start and a deformable one; as it was where fewer than two structures are found.
-
-    Warns W210, where fewer than two structures are found in both images, or the affine fit changes the volume too much;
-    the pair is returned as it was.
+    The maps of the moving labels count where there are any. Warns W210, where fewer than two structures are found in
+    both images, or the affine fit changes the volume too much; the pair is returned as it was.
     """
     assert pair.fixed.maps is not None
     shown = pair.moving.label_maps or pair.moving.maps

@@ -19,12 +19,9 @@ def evaluate(
 
     ``coefficients`` (C, nx, ny, nz) are the displacements of control points; (a, b, c) is at ``origin + (a, b, c) *
     spacing`` in voxels. Beyond the lattice the nearest control point is repeated. With coefficients of at most 0.4
-    control spacings along each axis the map x → x + u(x) does not fold.
-
-    References
-    ----------
-    Rueckert et al. (1999), "Nonrigid registration using free-form deformations"; Choi and Lee (2000),
-    "Injectivity conditions of 2D and 3D uniform cubic B-spline functions".
+    control spacings along each axis the map x → x + u(x) does not fold (Choi and Lee 2000, "Injectivity conditions of
+    2D and 3D uniform cubic B-spline functions"; Rueckert et al. 1999, "Nonrigid registration using free-form
+    deformations").
 
     >>> shift = np.full((3, 4, 4, 4), 1.5, dtype=np.float32)
     >>> float(evaluate(shift, (0, 0, 0), (5, 5, 5), (10, 10, 10))[0, 3, 3, 3])

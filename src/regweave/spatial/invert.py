@@ -37,22 +37,10 @@ def invert(
 ) -> Inversion:
     """Invert a transform on the moving grid by Newton's method.
 
-    Each voxel q solves ``affine · (p + u(p)) = q`` for p by damped Newton steps on the trilinear field u,
-    that of the knots where the transform has any.
-
-    Parameters
-    ----------
-    transform : Transform
-        Takes fixed points to moving points.
-    geometry : Geometry, optional
-        The moving grid of the result's field; by default the one that the transform itself names, E115 where it names
-        none.
-    max_iter : int
-        Steps allowed to each voxel.
-    tolerance_mm : float
-        A voxel is done when its error in fixed space is below this.
-    kernels : optional
-        The functions of `regweave._core`, or those of a GPU.
+    Each voxel q solves ``affine · (p + u(p)) = q`` for p by at most ``max_iter`` damped Newton steps on the trilinear
+    field u, that of the knots where the transform has any, until its error in fixed space is below ``tolerance_mm``.
+    ``geometry`` is the moving grid of the result; by default the one that the transform names, E115 where it names
+    none. ``kernels`` are the functions of `regweave._core`, or those of a GPU.
 
     >>> grid = Geometry((4, 4, 4), np.eye(4))
     >>> shift = Transform(Field(np.ones((3, 4, 4, 4), dtype=np.float32), grid))

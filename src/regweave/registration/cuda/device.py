@@ -27,15 +27,7 @@ SPREAD = 2  # Blocks round a folding voxel that are smoothed too
 
 
 class CudaDevice:
-    """Kernels on one NVIDIA GPU; arrays are handles of its memory.
-
-    Parameters
-    ----------
-    kernels : module
-        The compiled kernels, `regweave.registration.cuda.opening.module`; tests give the twin that runs on the host.
-    ordinal : int
-        Which GPU.
-    """
+    """Kernels on one NVIDIA GPU, or their twin on the host, which tests use; arrays are handles of its memory."""
 
     measure = staticmethod(levels.measure)
 

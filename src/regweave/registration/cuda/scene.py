@@ -258,32 +258,14 @@ MOST_COUNTED = 65535  # Most voxels of a support that a joint histogram can coun
 
 @dataclass(frozen=True)
 class GpuMetric:
-    """Kernels of one metric.
+    """Kernels of one metric; ``fits`` is whether they can compute a support."""
 
-    Parameters
-    ----------
-    features : callable
-        From kernels, image (1, X, Y, Z) and options to features (C, X, Y, Z).
-    costs : str
-        Kernel of the costs.
-    arguments : callable
-        From options, grid and cached arrays to further arguments of that kernel.
-    support : callable, optional
-        From the support of a node to that of the metric, where the two differ.
-    maps : bool
-        True if the features of structure maps are the maps themselves.
-    single : bool
-        True if the kernel takes one channel.
-    fits : callable
-        Whether the kernel can compute a support.
-    """
-
-    features: Callable[[Any, Any, Any], Any]
-    costs: str
+    features: Callable[[Any, Any, Any], Any]  # from kernels, image (1, X, Y, Z) and options to (C, X, Y, Z)
+    costs: str  # kernel of the costs
     arguments: Callable[[Any, ControlGrid, Constants], tuple[Any, ...]] = lambda options, grid, constants: ()
-    support: Callable[[ControlGrid], ControlGrid] | None = None
-    maps: bool = False
-    single: bool = False
+    support: Callable[[ControlGrid], ControlGrid] | None = None  # from that of a node to that of the metric
+    maps: bool = False  # the features of structure maps are the maps themselves
+    single: bool = False  # the kernel takes one channel
     fits: Callable[[ControlGrid], bool] = lambda grid: True
 
 

@@ -418,7 +418,9 @@ class Viewer:
     def __init__(self, result: Result, folder: Path, budget: int = BUDGET) -> None:
         images, clinic, modality = result.images, result.clinic, result.provenance.modality
         volumes = {"fixed": result.fixed, "moving": images.before, "warped": result.warped}
-        self.result, self.geometry = result, volumes["fixed"].geometry
+        grid = volumes["fixed"].geometry
+        # A file keeps float32: a page made again from files has the same numbers.
+        self.result, self.geometry = result, Geometry(grid.shape, grid.affine.astype(np.float32).astype(np.float64))
         grids = {f"the {name} image": of.geometry for name, of in volumes.items()}
         grids["the transform"] = result.transform.field.geometry
         drawn, maps = _structure_set(folder, result), {}
@@ -426,8 +428,8 @@ class Viewer:
             labels = {"fixed": images.fixed_labels, "before": images.labels_before, "after": images.warped_labels}
             maps = {name: of.data for name, of in labels.items() if of is not None}
             grids |= {f"the label map '{name}'": of.geometry for name, of in labels.items() if of is not None}
-        for name, grid in grids.items():
-            check_same_grid(self.geometry, grid, name)
+        for name, other in grids.items():
+            check_same_grid(self.geometry, other, name)
         box = content_box(self.geometry, [of.data for of in volumes.values()], maps.values())
         if drawn is not None:
             whole = Display.of(self.geometry, math.prod(self.geometry.shape)).geometry

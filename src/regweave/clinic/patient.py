@@ -43,13 +43,6 @@ def patient_mask(image: Volume, structures: LabelMap | None = None) -> NDArray[n
 
     Filled in each slice, so lungs and windpipe are inside; None if there is no body. ``structures`` on the same grid
     are added to the patient.
-
-    >>> data = np.full((40, 40, 4), -1000.0, dtype=np.float32)
-    >>> data[10:30, 8:24] = 20.0
-    >>> data[2:38, 28:29] = 100.0
-    >>> mask = patient_mask(Volume(data, Geometry((40, 40, 4), np.diag([2.0, 2.0, 3.0, 1.0])), "ct"))
-    >>> int(mask.sum()), bool(mask[:, 28].any())
-    (1264, False)
     """
     dense = image.data > BODY_HU
     ball = _disc(image.geometry, THIN_MM / 2.0)
@@ -116,12 +109,6 @@ def field_of_view(image: Volume) -> NDArray[np.bool_] | None:
     """Find the circle outside of which all slices hold one and the same value, where nothing was measured.
 
     Returns the measured pixels (X, Y); None if the slices are measured whole, or the padding is not round.
-
-    >>> x, y = np.indices((40, 40)) - 19.5
-    >>> data = np.where((np.hypot(x, y) < 15)[..., None], x[..., None], -1000.0).repeat(3, axis=2).astype(np.float32)
-    >>> seen = field_of_view(Volume(data, Geometry((40, 40, 3), np.eye(4)), "ct"))
-    >>> bool(seen[20, 20]), bool(seen[1, 1])
-    (True, False)
     """
     data, padding = image.data, image.data[0, 0, 0]
     same = (data[..., 0] == padding) & (data[..., -1] == padding)

@@ -40,10 +40,6 @@ def intra_patient_settings(
     of a scanner moves a uniform region, even after a correct start. The refinement compares Hounsfield numbers too,
     unless ``tissue`` is false: mapped values are not as exact. Of two CT without a model the refinement follows the
     exact derivative of smooth images; other pairs were not tested with it.
-
-    >>> import numpy as np
-    >>> intra_patient_settings(Geometry((170, 210, 20), np.diag([1.1, 1.1, 2.5, 1.0]))).refine.steps
-    80
     """
     own: dict[str, Any] = {}
     if base is None:

@@ -147,13 +147,7 @@ MOST_STEPS = 30
 
 
 def preimages(transform: Transform, points_mm: Float64Array, *, tolerance_mm: float = 0.01) -> Float64Array:
-    """Return the points (n, 3) that a transform takes to given ones; NaN where none is within the tolerance.
-
-    >>> from regweave.types import Field, Geometry
-    >>> shift = Field(np.ones((3, 4, 4, 4), dtype=np.float32), Geometry((4, 4, 4), np.eye(4)))
-    >>> preimages(Transform(shift), np.array([[3.0, 3.0, 3.0]])).tolist()
-    [[2.0, 2.0, 2.0]]
-    """
+    """Return the points (n, 3) that a transform takes to given ones; NaN where none is within the tolerance."""
     wanted = np.asarray(points_mm, dtype=np.float64).reshape(-1, 3)
     if not len(wanted):
         return wanted.copy()

@@ -18,13 +18,7 @@ MOST = 65535  # Largest label that is written
 
 
 def label_values(structures: Sequence[Structure]) -> dict[int, int]:
-    """Return the label of each structure by its number: the number where all can be labels, else counted from 1.
-
-    >>> label_values([Structure(4, "cord"), Structure(9, "lens")])
-    {4: 4, 9: 9}
-    >>> label_values([Structure(0, "cord"), Structure(9, "lens")])
-    {0: 1, 9: 2}
-    """
+    """Return the label of each structure by its number: the number where all can be labels, else counted from 1."""
     numbers = [one.number for one in structures]
     fits = all(0 < number <= MOST for number in numbers)
     return {number: number if fits else k for k, number in enumerate(numbers, start=1)}

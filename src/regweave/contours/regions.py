@@ -25,10 +25,6 @@ def region_of(rings: Sequence[Float64Array]) -> Any:
     """Return the region that rings (n, 2) enclose by the even-odd rule.
 
     A keyhole's channel runs there and back over the same points, or leaves a slit: both are closed.
-
-    >>> square = np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 4.0], [0.0, 4.0]])
-    >>> region_of([square, square / 2 + 1]).area
-    12.0
     """
     polygons = [shapely.Polygon(ring) for ring in rings if len(ring) >= 3]
     polygons = [
@@ -98,13 +94,7 @@ LEAST_AREA_MM2 = 0.05
 
 
 def outlines(distance_mm: Float64Array, u_mm: Float64Array, v_mm: Float64Array) -> list[Float64Array]:
-    """Return closed polygons (n, 2) around the negative samples (V, U), one for each island.
-
-    >>> at = np.arange(9.0)
-    >>> ring = np.abs(np.hypot(*np.meshgrid(at - 4, at - 4)) - 2.5) - 1
-    >>> [len(one) > 8 for one in outlines(ring, at, at)]
-    [True]
-    """
+    """Return closed polygons (n, 2) around the negative samples (V, U), one for each island."""
     generator = contour_generator(u_mm, v_mm, distance_mm, fill_type=FillType.OuterOffset)
     filled: Any = generator.filled(-np.inf, 0.0)
     found = []
@@ -133,10 +123,6 @@ def keyholed(polygon: Any) -> Float64Array:
 
     Each channel is the shortest from a corner of a hole to a corner of what is joined already, so that none crosses
     another hole.
-
-    >>> square = shapely.box(0, 0, 4, 4).difference(shapely.box(1, 1, 2, 2))
-    >>> float(shapely.Polygon(keyholed(square)).area)
-    15.0
     """
     joined = np.asarray(polygon.exterior.coords, dtype=np.float64)[:-1]
     waiting = [np.asarray(ring.coords, dtype=np.float64)[:-1] for ring in polygon.interiors]

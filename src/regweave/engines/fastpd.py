@@ -40,12 +40,6 @@ def minimize(energy: Energy, init: IntArray | None = None, options: Options = DE
 
     Komodakis, Tziritas, Paragios (2008), "Performance vs computational efficiency for optimizing single and dynamic
     MRFs", CVIU 112(1).
-
-    >>> import numpy as np
-    >>> line = np.array([0.0, 1.0])
-    >>> e = Energy(np.array([[0.0, 1.0], [0.2, 0.0]]), (2, 1, 1), (line, line[:1], line[:1]), weight=3.0)
-    >>> minimize(e).labels
-    array([0, 0], dtype=int32)
     """
     problem = check(energy, init)
     return problem.solution(*_core.fastpd(*problem.arrays, options.max_iter, options.bound_passes))

@@ -24,12 +24,6 @@ def minimize(energy: Energy, init: IntArray | None = None, options: Options = DE
 
     No change of one node improves the labels; the lower bound is minus infinity. Besag (1986), "On the statistical
     analysis of dirty pictures", JRSS B 48(3).
-
-    >>> import numpy as np
-    >>> line = np.array([0.0, 1.0])
-    >>> e = Energy(np.array([[0.0, 1.0], [0.2, 0.0]]), (2, 1, 1), (line, line[:1], line[:1]), weight=3.0)
-    >>> minimize(e).labels
-    array([1, 1], dtype=int32)
     """
     problem = check(energy, init)
     return problem.solution(*_core.icm(*problem.arrays, options.max_iter))

@@ -32,12 +32,6 @@ def minimize(energy: Energy, init: IntArray | None = None, options: Options = DE
     on a chain of nodes the labels are optimal.
 
     Kolmogorov (2006), "Convergent tree-reweighted message passing for energy minimization", PAMI 28(10).
-
-    >>> import numpy as np
-    >>> line = np.array([0.0, 1.0])
-    >>> e = Energy(np.array([[0.0, 1.0], [0.2, 0.0]]), (2, 1, 1), (line, line[:1], line[:1]), weight=3.0)
-    >>> minimize(e).labels
-    array([0, 0], dtype=int32)
     """
     problem = check(energy, init)
     return problem.solution(*_core.trws(*problem.arrays, options.max_iter, options.tol))

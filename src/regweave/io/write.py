@@ -64,12 +64,7 @@ def in_order(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
 
 
 def gzip_pieces(pieces: Iterable[bytes | NDArray[np.generic]]) -> Iterator[bytes]:
-    """Give the parts of a gzip file that holds these pieces, one after the other.
-
-    >>> import gzip
-    >>> gzip.decompress(b"".join(gzip_pieces([b"some ", b"bytes"])))
-    b'some bytes'
-    """
+    """Give the parts of a gzip file that holds these pieces, one after the other."""
     check, length = 0, 0
     yield HEAD
     for block, packed in in_order(lambda raw: (raw, _deflated(raw)), _blocks(pieces)):

@@ -101,7 +101,7 @@ def cover_patients(pairs: Sequence[PairFiles], limit: int, seed: int = 0) -> lis
     --------
     >>> pairs = [PairFiles(g, *["x"] * 4, g) for g in ("a+b", "a+c", "b+c", "c+d")]
     >>> sorted(p.id for p in cover_patients(pairs, 2))
-    ['a+b', 'c+d']
+    ['a+b', 'b+c']
     """
     listed = sorted(pairs, key=lambda p: p.id)
     left = [listed[k] for k in np.random.default_rng(seed).permutation(len(listed))]

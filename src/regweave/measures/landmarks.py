@@ -29,11 +29,6 @@ def target_registration_errors_mm(
     """Measure how far, in moving space, the transform takes each fixed landmark from its moving partner, (P,).
 
     Both lists of points (P, 3) are in LPS millimetres, in the same order.
-
-    >>> from regweave.types import Field
-    >>> identity = Transform(Field.zero(Geometry((4, 4, 4), np.eye(4))))
-    >>> target_registration_errors_mm([[0, 0, 0], [1, 1, 1]], [[3, 0, 4], [1, 1, 1]], identity)
-    array([5., 0.])
     """
     fixed, moving = (np.asarray(p, dtype=np.float64) for p in (fixed_points, moving_points))
     if fixed.shape != moving.shape or fixed.ndim != 2 or fixed.shape[1] != 3:
@@ -106,13 +101,7 @@ class LandmarkScore(RecordPart):
         return _summary([point.after_mm for point in self.points])
 
     def words(self) -> str:
-        """Describe mean and largest error before and after.
-
-        >>> from regweave.types import Field
-        >>> identity = Transform(Field.zero(Geometry((4, 4, 4), np.eye(4))))
-        >>> score_landmarks([[1, 1, 1]], [[1, 1, 3]], ["carina"], identity, identity, identity).words()
-        '1 landmark, mean 2.00 → 2.00 mm, largest 2.00 → 2.00 mm'
-        """
+        """Describe mean and largest error before and after."""
         n, b, a = len(self.points), self.before_mm, self.after_mm
         means, largest = f"{b['mean']:.2f} → {a['mean']:.2f}", f"{b['max']:.2f} → {a['max']:.2f}"
         return f"{n} landmark{'' if n == 1 else 's'}, mean {means} mm, largest {largest} mm"

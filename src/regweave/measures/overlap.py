@@ -82,14 +82,7 @@ class SurfaceDistances:
 
 
 def surface_distances(a: ArrayLike, b: ArrayLike, spacing_mm: ArrayLike) -> SurfaceDistances:
-    """Measure how far the surfaces of two masks (X, Y, Z) on one grid are from each other; empty where a mask is empty.
-
-    >>> a, b = np.zeros((2, 9, 9, 9), dtype=bool)
-    >>> a[2:5, 2:7, 2:7] = b[2:6, 2:7, 2:7] = True
-    >>> apart = surface_distances(a, b, (2.0, 1.0, 1.0))
-    >>> round(apart.hd95_mm, 3), round(apart.dice(1.0), 2)
-    (2.0, 0.86)
-    """
+    """Measure how far the surfaces of two masks (X, Y, Z) on one grid are apart; empty where a mask is empty."""
     first, second = np.asarray(a, dtype=bool), np.asarray(b, dtype=bool)
     if first.shape != second.shape:
         raise ValueError(f"masks have shapes {first.shape} and {second.shape}; resample one onto the other")

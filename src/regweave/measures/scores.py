@@ -102,14 +102,7 @@ class PairScore(RootModel[tuple[StructureScore, ...]]):
         return tuple(s for s in self.structures if s.state in states)
 
     def mean(self, when: When = "dice_after") -> float:
-        """Return the mean Dice coefficient over the structures that count; NaN where none does.
-
-        >>> scored = StructureScore(1, "cord", "scored", 0.5, 0.8)
-        >>> PairScore((scored, StructureScore(2, "lens", "vanished", 0.2, 0.0))).mean()
-        0.4
-        >>> PairScore((scored, StructureScore(3, "node", "no reference"))).mean("dice_before")
-        0.5
-        """
+        """Return the mean Dice coefficient over the structures that count; NaN where none does."""
         values = [getattr(s, when) for s in self.counted]
         return sum(values) / len(values) if values else NAN
 

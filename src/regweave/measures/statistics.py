@@ -86,11 +86,6 @@ def error_by_patient(gains: Sequence[float], patients: Sequence[Collection[str]]
     Each patient in turn is left out with all pairs that show it. Where every pair has a patient of its own, this is the
     usual standard error of a mean; pairs that share a patient are not independent. Infinite for fewer than two
     patients.
-
-    >>> round(error_by_patient([0.0, 0.2, 0.1], [("a",), ("b",), ("c",)]), 4)
-    0.0577
-    >>> round(error_by_patient([0.0, 0.0, 0.2, 0.2, 0.1, 0.1], [(p,) for p in "aabbcc"]), 4)
-    0.0577
     """
     values = np.asarray(gains, dtype=np.float64)
     means = []

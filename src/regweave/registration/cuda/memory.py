@@ -22,14 +22,7 @@ _waiting: defaultdict[tuple[Any, int], list[Any]] = defaultdict(list)  # Idle de
 
 
 def needed_bytes(pair: ImagePair, schedule: Settings) -> int:
-    """Bytes that the levels and a refinement at the finest of them need at once.
-
-    >>> from regweave.config.presets import preset
-    >>> from regweave.study.phantoms import make_phantom
-    >>> pair = make_phantom(0, (32, 32, 32), (4.0, 4.0, 4.0)).pair
-    >>> 5e6 < needed_bytes(pair, preset("default").for_bank("mr")) < 5e7
-    True
-    """
+    """Bytes that the levels and a refinement at the finest of them need at once."""
     fixed, moving = (prod(image.geometry.shape) for image in (pair.fixed, pair.moving))
     full = FLOAT * (fixed + moving + 3 * FULL_FIELDS * fixed)
     return full + max(_step_bytes(pair, schedule, level) for level in schedule.levels_for(pair.fixed.geometry))
@@ -70,15 +63,6 @@ class Opened:
 
     A queue allocates and pins memory during its first registration, which takes longer than the registration, and a
     learner starts threads anew for each fit: the next thread takes an idle device with its memory.
-
-    >>> here = Opened()
-    >>> here.device("kernels", 0, object) is here.device("kernels", 0, object)
-    True
-    >>> before = here.device("kernels", 0, object)
-    >>> del here
-    >>> Opened().device("kernels", 0, object) is before
-    True
-    >>> release_idle()
     """
 
     def __init__(self) -> None:

@@ -206,12 +206,7 @@ KEPT = 256  # Arrays in the cache; the least recently used one is dropped first
 
 
 class Constants:
-    """Cache of values on one GPU, by what they are made of.
-
-    >>> constants = Constants(None, None)
-    >>> constants("two", lambda: [2]) is constants("two", lambda: [2])
-    True
-    """
+    """Cache of values on one GPU, by what they are made of."""
 
     def __init__(self, kernels: Any, queue: Any) -> None:
         self._kernels, self._queue = kernels, queue

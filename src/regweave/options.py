@@ -22,8 +22,7 @@ from regweave.errors import UsageError
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
-WIDTH = 112
-"""Columns of a paragraph of a docstring."""
+WIDTH = 112  # columns of a paragraph of a docstring
 
 
 def option(default: T, text: str, /, **hints: Any) -> T:

@@ -128,17 +128,12 @@ class ProgressReporter:
         self.report(f"refine step {step.step + 1}: cost {step.data + step.smoothness:.1f}")
 
 
-BAR = 20
-"""Characters of the bar."""
+BAR = 20  # characters of the bar
 WIDTH = 79
-BEFORE_FILES = 0.8
-"""Share of a command's time that the registration takes; the rest goes to files and page."""
-LEAST_S = 0.05
-"""Seconds of a stage that a log mentions."""
-EVERY = 20
-"""Registrations of a training between two lines of a log."""
-EVERY_S = 0.1
-"""Seconds between two drawings."""
+BEFORE_FILES = 0.8  # share of a command's time that the registration takes; the rest goes to files and page
+LEAST_S = 0.05  # seconds of a stage that a log mentions
+EVERY = 20  # registrations of a training between two lines of a log
+EVERY_S = 0.1  # seconds between two drawings
 
 
 class Bar:

@@ -29,10 +29,8 @@ from regweave.errors import RegweaveError, UsageError
 
 FOLDERS = "REGWEAVE_PLUGINS"
 """Environment variable: folders with ``metrics/NAME.py``, ``losses/NAME.py``, …, separated as in ``PATH``."""
-MEANT = 5
-"""Letters of a word that are looked for in the documentation of the plug-ins: fewer are found everywhere."""
-REGISTRIES: dict[str, Registry] = {}
-"""Every kind of plug-in."""
+MEANT = 5  # letters of a word that are looked for in the documentation of the plug-ins: fewer are found everywhere
+REGISTRIES: dict[str, Registry] = {}  # every kind of plug-in
 
 
 class Options(BaseModel):
@@ -43,21 +41,11 @@ class Options(BaseModel):
 
 @dataclass(frozen=True)
 class Origin:
-    """Provenance of a plug-in.
+    """Provenance of a plug-in."""
 
-    Parameters
-    ----------
-    place : str
-        ``regweave``, the file, the package, or ``this program``.
-    load : callable
-        Returns the plug-in.
-    distribution, version : str, optional
-        Installed package, where it comes from one.
-    """
-
-    place: str
-    load: Callable[[], Any]
-    distribution: str | None = None
+    place: str  # `regweave`, the file, the package, or `this program`
+    load: Callable[[], Any]  # returns the plug-in
+    distribution: str | None = None  # installed package, where it comes from one
     version: str | None = None
 
     def record(self) -> dict[str, str | None]:
@@ -71,29 +59,14 @@ class Origin:
 
 @dataclass(frozen=True)
 class Registry:
-    """Plug-ins of one kind.
+    """Plug-ins of one kind."""
 
-    Parameters
-    ----------
-    kind : str
-        Folder of the package, and the last word of the entry-point group: ``metrics``.
-    noun : str
-        What messages call one of them.
-    code : str
-        Code of the error for an unknown name.
-    parts : tuple of str
-        Names that a plug-in must have.
-    adapt : callable, optional
-        Makes a plug-in of a bare function.
-    words : mapping
-        Values that a part may have, where a plug-in has it.
-    """
-
-    kind: str
-    noun: str
-    code: str
-    parts: tuple[str, ...]
-    adapt: Callable[[Callable[..., Any]], Any] | None = None
+    kind: str  # folder of the package, and the last word of the entry-point group: `metrics`
+    noun: str  # what messages call one of them
+    code: str  # code of the error for an unknown name
+    parts: tuple[str, ...]  # names that a plug-in must have
+    adapt: Callable[[Callable[..., Any]], Any] | None = None  # makes a plug-in of a bare function
+    # values that a part may have, where a plug-in has it
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     _added: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     _found: dict[str, tuple[object, Any]] = field(default_factory=dict)

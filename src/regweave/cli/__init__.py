@@ -9,8 +9,7 @@ from regweave.errors import EXIT_RESOURCES, RegweaveError
 
 __all__ = ["main"]
 
-LEAST_ADDRESS_SPACE_MB = 600
-"""Libraries alone need about this much (``ulimit -v``); with less they fail to load."""
+LEAST_ADDRESS_SPACE_MB = 600  # libraries alone need about this much (`ulimit -v`); with less they fail to load
 AMPLE_ADDRESS_SPACE_MB = 2048
 """Below this the linear algebra of numpy gets one thread: for several it reserves memory until there is some."""
 

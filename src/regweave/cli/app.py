@@ -28,8 +28,7 @@ from regweave.errors import (
     ResourceError,
 )
 
-WIDTH = 80
-"""Columns of help and tables."""
+WIDTH = 80  # columns of help and tables
 SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,
     "pretty_exceptions_enable": False,
@@ -69,8 +68,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "about": ("program", "Program", "Print the versions of everything that runs here."),
 }
 """Module of each command, the panel of the list in which it stands, and its line there: the list loads no command."""
-SHORT = {"weights": ["models"], "signoff": ["clinic", "signoff"]}
-"""Short forms of commands that the list leaves out."""
+SHORT = {"weights": ["models"], "signoff": ["clinic", "signoff"]}  # short forms of commands that the list leaves out
 FIRST = ("regweave demo", "regweave register later.nii.gz planning.nii.gz -o result", "regweave register --help")
 """Calls that a newcomer may try."""
 STOPS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))

@@ -19,10 +19,8 @@ from regweave.measures.verdict import Verdict, unchecked_words
 from regweave.notices import terminal_safe
 
 GAP = "  "
-LONGEST = 16
-"""Longest name of a class or member that a table shows whole."""
-LONGEST_IN_TEXT = 26
-"""The same for tables of a summary."""
+LONGEST = 16  # longest name of a class or member that a table shows whole
+LONGEST_IN_TEXT = 26  # the same for tables of a summary
 VERDICTS = {"pass": "green", "cut": "cyan", "look": "yellow", "fail": "red"}
 NOTES = {
     "vanished": "vanished, counts 0",
@@ -33,8 +31,7 @@ NOTES = {
 """What the table says of a structure that has no Dice of its own."""
 
 
-MOST_LINES = 10
-"""Structures that the terminal lists; all of them are in ``result.json``."""
+MOST_LINES = 10  # structures that the terminal lists; all of them are in `result.json`
 
 
 def overlap_table(score: PairScore, *, plain: bool) -> Table:

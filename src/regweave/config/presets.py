@@ -14,10 +14,8 @@ from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.text import parse_toml, read_text
 
-PRESETS = "presets"
-"""Folder of the preset files beside this module."""
-COMMANDS = ("register", "train")
-"""Commands with a table of options in a settings file."""
+PRESETS = "presets"  # folder of the preset files beside this module
+COMMANDS = ("register", "train")  # commands with a table of options in a settings file
 Metrics = Mapping[str, float] | Sequence[str]
 """Members (or metrics) by hand: weights by name, or names, each alone or as ``name=weight``."""
 

@@ -24,8 +24,7 @@ from regweave.spatial.node_classes import RULES
 from regweave.types import Geometry, WeightTable
 
 MOST_LEVELS = 16
-LEAST_STEP = 1e-5
-"""Labels that lie closer together than this share of a control spacing are one label."""
+LEAST_STEP = 1e-5  # labels that lie closer together than this share of a control spacing are one label
 
 Millimetres = Annotated[float, Field(ge=1e-3, le=1e4)]
 Smoothness = Annotated[float, Field(ge=1e-9, le=1e6)]
@@ -202,8 +201,7 @@ MOST_MEMBERS = 32
 BANKS = {"ct": "CT", "mr": "images on a scale of their own", "multi": "pairs of two modalities"}
 Levels = Annotated[tuple[Level, ...], Field(min_length=1, max_length=MOST_LEVELS)]
 Bank = Annotated[tuple[Member, ...], Field(min_length=1, max_length=MOST_MEMBERS)]
-NOT_IN_LEVELS = {"name", "initial", "smoothness", "refine"}
-"""Fields that the discrete levels do not use."""
+NOT_IN_LEVELS = {"name", "initial", "smoothness", "refine"}  # fields that the discrete levels do not use
 
 
 class Settings(StrictModel):

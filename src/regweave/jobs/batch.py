@@ -55,11 +55,9 @@ COLUMNS = TableColumns(
 )  # fmt: skip
 STORE = "tasks"
 RESULTS = ("results.csv", "results.json", INDEX)
-RESERVED = (STORE, *RESULTS)
-"""Names in the folder of a batch that no pair may have."""
+RESERVED = (STORE, *RESULTS)  # names in the folder of a batch that no pair may have
 THUMBNAIL = "thumbnail.png"
-FILES = "files"
-"""Key of the hashes of a row's files in the store."""
+FILES = "files"  # key of the hashes of a row's files in the store
 FORMAT: Literal["regweave-batch"] = "regweave-batch"
 CELLS = (
     "id", "status", "verdict", "mean_dice_before", "mean_dice_after", "folding_percent", "min_jacobian",
@@ -73,13 +71,11 @@ class BatchRow(RecordPart):
 
     id: SafeName
     status: Literal["ok", "failed"]
-    folder: SafePath | None = None
-    """Folder of the result, relative to that of the batch, as is the picture."""
+    folder: SafePath | None = None  # folder of the result, relative to that of the batch, as is the picture
     thumbnail: SafePath | None = None
     verdict: Word | None = None
     reasons: tuple[Reason, ...] = ()
-    mean_dice_before: Known = None
-    """Means over the structures that count, where both images have labels."""
+    mean_dice_before: Known = None  # means over the structures that count, where both images have labels
     mean_dice_after: Known = None
     folding_percent: Known = None
     min_jacobian: Known = None

@@ -20,14 +20,11 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import require_file
 from regweave.jobs.workers import Answer, Answers, Function, attempt, internal_error
 
-SCHEDULER_PATIENCE_S = 4.0
-"""Seconds to wait for the answer of a scheduler."""
-WAIT_S = 3.0
-"""Seconds to wait for the first worker, by default."""
+SCHEDULER_PATIENCE_S = 4.0  # seconds to wait for the answer of a scheduler
+WAIT_S = 3.0  # seconds to wait for the first worker, by default
 ADDRESS = re.compile(r"(?P<protocol>tcp|tls)://(?P<host>[^\s/:@?#]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
 DASK = ("distributed", "cluster", "--scheduler", "E193")
-LONGEST_GREETING = 2**16
-"""Bytes; that of Dask has about sixty."""
+LONGEST_GREETING = 2**16  # bytes; that of Dask has about sixty
 CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 OTHER_CODE = "E199"
 SAME_BUILD = "install the same build of regweave on every machine, start the workers again, and pass --resume"
@@ -38,12 +35,10 @@ class Cluster:
     """Address of a Dask scheduler: ``tcp://HOST:PORT``, or ``tls://HOST:PORT`` with three PEM files."""
 
     address: str
-    ca: Path | None = None
-    """Certificate of the authority; `cert` and `key` are those of the caller."""
+    ca: Path | None = None  # certificate of the authority; `cert` and `key` are those of the caller
     cert: Path | None = None
     key: Path | None = None
-    wait_s: float = WAIT_S
-    """Seconds to wait for the first worker."""
+    wait_s: float = WAIT_S  # seconds to wait for the first worker
 
     def check(self) -> None:
         """Raise E193 where address and files cannot be meant, E101 where a file is missing; connects to nothing."""
@@ -164,8 +159,7 @@ def _answer(future: Any, distributed: Any, cluster: Cluster) -> Answer:
     return answer
 
 
-ELSEWHERE = ("api", "cli", "report", "learning", "training", "study")
-"""Folders whose code no registration runs through."""
+ELSEWHERE = ("api", "cli", "report", "learning", "training", "study")  # folders whose code no registration runs through
 
 
 @cache

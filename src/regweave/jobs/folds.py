@@ -9,8 +9,7 @@ import numpy as np
 from regweave.errors import RegweaveError
 from regweave.jobs.table import PairFiles
 
-DEALS = 64
-"""Random ways to deal the patients that are compared."""
+DEALS = 64  # random ways to deal the patients that are compared
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from regweave.run.resolve import predictor_of
 
 FACTORS = tuple(float(f) for f in 10.0 ** np.linspace(-1.5, 1.5, 9))
 """Smoothness values that tuning may take, against that of the settings: nine over three decades."""
-REFINE_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Then those of the refinement."""
+REFINE_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # then those of the refinement
 
 
 @dataclass(frozen=True)
@@ -79,14 +78,12 @@ class Method:
     """
 
     name: str
-    settings: Settings
-    """Settings of its registrations; for a model, those stored with it."""
+    settings: Settings  # settings of its registrations; for a model, those stored with it
     model: tuple[Path, str] | None = None
     """Model file and its SHA-256; ``tried`` is a model in memory instead, one that training tries."""
     tried: Model | None = None
     predicted: bool = False
-    tunable: bool = False
-    """True for a baseline."""
+    tunable: bool = False  # true for a baseline
     tuning: Mapping[float, float] = field(default_factory=dict)
     """Mean Dice on the training pairs by smoothness of the levels; ``refine_tuning`` by that of the refinement."""
     refine_tuning: Mapping[float, float] = field(default_factory=dict)

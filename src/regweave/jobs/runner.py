@@ -45,8 +45,7 @@ class ScoringTask:
     """One pair, one method: the arguments of `score_pair` and `score_dice`."""
 
     files: Mapping[str, Any]
-    sha256: Mapping[str, str]
-    """Hash of each file, by column: a changed file is another task."""
+    sha256: Mapping[str, str]  # hash of each file, by column: a changed file is another task
     reading: Reading
     settings: Settings
     model: tuple[Path, str] | Model | None = None

@@ -37,10 +37,8 @@ class Outcome:
     key: str
     value: Any
     error: str | None = None
-    seconds: float = 0.0
-    """Time that it took when it ran; 0 for a failed task."""
-    reused: bool = field(default=False, compare=False)
-    """True if it was taken from the store."""
+    seconds: float = 0.0  # time that it took when it ran; 0 for a failed task
+    reused: bool = field(default=False, compare=False)  # true if it was taken from the store
 
 
 def run_tasks(

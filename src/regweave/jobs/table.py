@@ -30,12 +30,9 @@ IMAGES = ("fixed", "moving")
 FILES = (*IMAGES, "fixed_labels", "moving_labels")
 MASKS = ("fixed_mask", "moving_mask")
 COLUMNS = ("id", *FILES, "group")
-LONGEST_ID = 200
-"""Characters of an id, which becomes the name of a folder and stands in the records."""
-SHOWN = 5
-"""Problems of one kind that a message lists before it counts the rest."""
-Table = str | Path | Iterable[Mapping[str, Any]]
-"""A CSV file, or rows by column: dictionaries, or a pandas table."""
+LONGEST_ID = 200  # characters of an id, which becomes the name of a folder and stands in the records
+SHOWN = 5  # problems of one kind that a message lists before it counts the rest
+Table = str | Path | Iterable[Mapping[str, Any]]  # a CSV file, or rows by column: dictionaries, or a pandas table
 
 
 @dataclass(frozen=True)
@@ -68,10 +65,8 @@ class TableColumns:
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
-    files: tuple[str, ...]
-    """Those that name files."""
-    why: str
-    """Reason for the required ones, for messages."""
+    files: tuple[str, ...]  # those that name files
+    why: str  # reason for the required ones, for messages
 
 
 SCORED = TableColumns(
@@ -84,12 +79,9 @@ SCORED = TableColumns(
 class PairTable:
     """Rows of a table, checked: ids are unique and safe, files can be opened."""
 
-    name: str
-    """The table in messages."""
-    folder: Path
-    """Start of relative paths."""
-    rows: tuple[Mapping[str, str], ...]
-    """Cells by column; those that name files are absolute, empty ones are left out."""
+    name: str  # the table in messages
+    folder: Path  # start of relative paths
+    rows: tuple[Mapping[str, str], ...]  # cells by column; those that name files are absolute, empty ones are left out
 
 
 def read_table(table: Table, columns: TableColumns) -> PairTable:

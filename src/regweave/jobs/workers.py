@@ -24,18 +24,15 @@ from regweave.registration.cuda.opening import gpu_numbers
 from regweave.run.memory import share_memory
 from regweave.threads import kernel_threads
 
-LANES = 4
-"""Registrations that one GPU works on at once by default; more threads of Python are slower."""
-PATIENCE_S = 30
-"""Seconds to wait for a process that has closed its pipe."""
+LANES = 4  # registrations that one GPU works on at once by default; more threads of Python are slower
+PATIENCE_S = 30  # seconds to wait for a process that has closed its pipe
 
 
 @dataclass(frozen=True)
 class Placement:
     """Device of the tasks of a list."""
 
-    word: str = "cpu"
-    """Device in each task: ``cpu``, ``cuda`` or ``auto``; a worker has its own GPU."""
+    word: str = "cpu"  # device in each task: `cpu`, `cuda` or `auto`; a worker has its own GPU
     gpus: tuple[int, ...] = ()
     """Numbers of the GPUs of this machine that workers are dealt out to; none on the processor or a cluster."""
 

@@ -54,20 +54,15 @@ class Trainer:
 
     pairs: Sequence[tuple[str, Load]]
     """The training pairs; the function reads one, so that not all images need to be in memory."""
-    schedule: Settings
-    """Levels and engine; its bank are the discrete members alone."""
-    start: WeightTable
-    """w₀, and the classes to learn."""
+    schedule: Settings  # levels and engine; its bank are the discrete members alone
+    start: WeightTable  # w₀, and the classes to learn
     options: LssvmOptions
-    finest: bool = False
-    """Learn at the last level alone; the coarser ones keep the start."""
-    mapper: Mapper = map
-    """``map`` or its like, over pairs and over samples; it does not change the result."""
+    finest: bool = False  # learn at the last level alone; the coarser ones keep the start
+    mapper: Mapper = map  # `map` or its like, over pairs and over samples; it does not change the result
     keep: Keep = _afresh
     """Returns the value of a key, made by a function if it is not kept. Trajectories of a pair are the same whatever
     the structures, the hyper-parameters and the other pairs; a fit is the same for every way that needs it."""
-    device: str = "cpu"
-    """What follows the trajectories, as in `regweave.registration.devices.get`."""
+    device: str = "cpu"  # what follows the trajectories, as in `regweave.registration.devices.get`
 
     def fit_global(self) -> FittedColumns:
         """One column for everything, learned with the loss of all structures: the global mix."""

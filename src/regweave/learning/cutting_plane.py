@@ -17,8 +17,7 @@ from regweave.learning.samples import Labelling, Sample, Task, infer
 from regweave.types import Float64Array, IntArray
 
 Mapper = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-REACHABLE = 0.9
-"""Share of ε: with a larger inference gap, more constraints cannot certify ε."""
+REACHABLE = 0.9  # share of ε: with a larger inference gap, more constraints cannot certify ε
 ROUNDING = 1e-12
 QUICK_ITERATIONS = 2
 """Engine iterations of a quick separation: any labelling is a valid constraint, only the end needs a proof."""

@@ -25,8 +25,7 @@ from regweave.types import Float64Array, IntArray, WeightTable
 
 ALPHAS = (0.05, 1.0)
 """Weights of the proximity to the start that cross-validation tries if none is given; the last is the default."""
-FLOOR = 0.25
-"""Smallest pairwise weight, as a share of the start's: the loss does not require smooth deformations."""
+FLOOR = 0.25  # smallest pairwise weight, as a share of the start's: the loss does not require smooth deformations
 
 
 @dataclass(frozen=True)
@@ -35,17 +34,12 @@ class LssvmOptions:
 
     C: float = 300.0
     alpha: float = ALPHAS[-1]
-    eta: float = 10.0
-    """Weights of the slacks, of the proximity to w₀, and of the loss in imputation, eqs. (7) and (9)."""
-    epsilon: float = 1e-2
-    """Tolerance on a slack, in units of the loss per node."""
-    rounds: int = 1
-    """How often the trajectories are refreshed."""
+    eta: float = 10.0  # weights of the slacks, of the proximity to w₀, and of the loss in imputation, eqs. (7) and (9).
+    epsilon: float = 1e-2  # tolerance on a slack, in units of the loss per node
+    rounds: int = 1  # how often the trajectories are refreshed
     max_outer: int = 6
-    signed: bool = False
-    """Let weights of members be negative, as the paper does."""
-    max_inner: int = 50
-    """Largest numbers of imputations and, between two of them, of quadratic programmes."""
+    signed: bool = False  # let weights of members be negative, as the paper does
+    max_inner: int = 50  # largest numbers of imputations and, between two of them, of quadratic programmes
 
     def record(self) -> dict[str, Any]:
         """Return the record of a model, without the limit of the quadratic programmes, which is hardly ever reached."""
@@ -67,16 +61,12 @@ class Fit:
     """Fitted weights with their certificates."""
 
     weights: WeightTable
-    history: tuple[Iteration, ...]
-    """One record for the start and one for each outer iteration."""
-    converged: bool
-    """True if the objective stopped falling before the iterations ran out."""
+    history: tuple[Iteration, ...]  # one record for the start and one for each outer iteration
+    converged: bool  # true if the objective stopped falling before the iterations ran out
     certified_epsilon: float
     """No constraint of eq. (10) is violated by more than this; infinite with an engine that proves nothing."""
-    slacks: Mapping[tuple[str, int], float]
-    """Upper bounds, up to ``certified_epsilon``, of the losses of the predictions."""
-    imputed: Mapping[tuple[str, int], IntArray]
-    """Labels of the imputed deformations, (N,)."""
+    slacks: Mapping[tuple[str, int], float]  # upper bounds, up to `certified_epsilon`, of the losses of the predictions
+    imputed: Mapping[tuple[str, int], IntArray]  # labels of the imputed deformations, (N,)
 
 
 def fit_lssvm(
@@ -155,23 +145,16 @@ class Iteration:
     """State after one outer iteration; number 0 is the start."""
 
     number: int
-    objective: float
-    """Full objective as attained by inference, η·Δ(D̂) included."""
-    duality_gap: float
-    """Width of the interval that holds the true objective, ``upper − lower``."""
-    upper: float
-    """No less than the true objective; infinite where the engine proves nothing."""
-    slack_sum: float
-    """Sum of the slacks as attained: the upper bound on the losses of the predictions."""
+    objective: float  # full objective as attained by inference, η·Δ(D̂) included
+    duality_gap: float  # width of the interval that holds the true objective, `upper − lower`
+    upper: float  # no less than the true objective; infinite where the engine proves nothing
+    slack_sum: float  # sum of the slacks as attained: the upper bound on the losses of the predictions
     predicted_loss: float
-    imputed_loss: float
-    """Mean Δ of the predictions and of the imputed deformations."""
-    certified_epsilon: float
-    """No constraint of eq. (10), for the D̂ it was solved with, is violated by more than this."""
+    imputed_loss: float  # mean Δ of the predictions and of the imputed deformations
+    certified_epsilon: float  # no constraint of eq. (10), for the D̂ it was solved with, is violated by more than this.
     n_inferences: int
     n_discarded: int
-    n_cuts: int
-    """Inferences so far; constraints so far of lower value than known ones; size of the last working sets."""
+    n_cuts: int  # inferences so far; constraints so far of lower value than known ones; size of the last working sets
     seconds: float
     w: Float64Array
     rounds: tuple[Round, ...] = ()

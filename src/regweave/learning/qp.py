@@ -11,10 +11,8 @@ import numpy as np
 from regweave import extras
 from regweave.types import Float64Array, IntArray
 
-TOLERANCE = 1e-8
-"""Largest relative violation of the optimality conditions that a solution may have."""
-SATISFIED = 1e-11
-"""Violation at which no other settings of the solver are tried."""
+TOLERANCE = 1e-8  # largest relative violation of the optimality conditions that a solution may have
+SATISFIED = 1e-11  # violation at which no other settings of the solver are tried
 UNBOUNDED = 1e30
 ATTEMPTS: tuple[dict[str, float], ...] = (
     {"eta_prox": 1e-12},
@@ -67,16 +65,11 @@ class QPSolution:
     """The minimum, with its evidence."""
 
     w: Float64Array
-    slacks: Float64Array
-    """Smallest feasible slacks of w, (N,)."""
-    objective: float
-    """Value at w and the slacks."""
-    dual: float
-    """No feasible point has an objective below it."""
-    residual: float
-    """Largest relative violation of the optimality conditions, duality gap included."""
-    multipliers: Float64Array
-    """One for each cut, 0 or more; positive where the cut holds w, (K,)."""
+    slacks: Float64Array  # smallest feasible slacks of w, (N,)
+    objective: float  # value at w and the slacks
+    dual: float  # no feasible point has an objective below it
+    residual: float  # largest relative violation of the optimality conditions, duality gap included
+    multipliers: Float64Array  # one for each cut, 0 or more; positive where the cut holds w, (K,)
 
 
 def solve(cuts: Cuts, n_samples: int, w0: Float64Array, C: float, alpha: float, lower: Float64Array) -> QPSolution:

@@ -26,14 +26,10 @@ logger = logging.getLogger(__name__)
 class Sample:
     """The terms of one pair at one level."""
 
-    pair_id: str
-    """Name of the pair in the training set."""
-    level: int
-    """Level of the schedule, 0 the coarsest."""
-    terms: Terms
-    """Costs (M, N, L) float32, shares (N, C) or (N, L, C), loss (N, L)."""
-    scale: int
-    """Number of nodes where a label can lose anything, |V_c|; Ψ and Δ are divided by it."""
+    pair_id: str  # name of the pair in the training set
+    level: int  # level of the schedule, 0 the coarsest
+    terms: Terms  # costs (M, N, L) float32, shares (N, C) or (N, L, C), loss (N, L)
+    scale: int  # number of nodes where a label can lose anything, |V_c|; Ψ and Δ are divided by it
 
     @property
     def key(self) -> tuple[str, int]:

@@ -10,8 +10,7 @@ from pathlib import Path
 from regweave.errors import UsageError
 from regweave.io.disk.files import exists
 
-SUFFIXES = (".json", ".zip")
-"""Endings of the files of shipped models: an archive where the predictor is a network."""
+SUFFIXES = (".json", ".zip")  # endings of the files of shipped models: an archive where the predictor is a network
 
 
 def shipped_models() -> dict[str, Path]:

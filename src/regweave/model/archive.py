@@ -22,8 +22,7 @@ MARK = b"PK\x03\x04"
 TEXT, ARRAYS = "model.json", "arrays.safetensors"
 LONGEST = {TEXT: MAX_TEXT_BYTES, ARRAYS: MAX_ARCHIVE_BYTES}
 """Largest number of bytes that is read of each part, after decompression."""
-DATE = (1980, 1, 1, 0, 0, 0)
-"""Date of the parts: the same model gives the same bytes at any time."""
+DATE = (1980, 1, 1, 0, 0, 0)  # date of the parts: the same model gives the same bytes at any time
 DAMAGE = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, LookupError, NotImplementedError, OSError,
     RuntimeError,

@@ -38,8 +38,7 @@ from regweave.predictors import Parts, Predictor
 from regweave.registry import REGISTRIES
 from regweave.types import WeightTable
 
-MOST_LISTED = 100_000
-"""Largest number of predictor parameters that are written as text."""
+MOST_LISTED = 100_000  # largest number of predictor parameters that are written as text
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,25 +51,18 @@ class Model:
     'anterior'
     """
 
-    weights: WeightTable
-    """W with named rows and columns, and the pairwise weight."""
-    settings: Settings
-    """Settings of the registration that the weights belong to."""
-    modality: BankName
-    """Bank of the settings with the rows as members."""
-    class_names: Mapping[int, str] = field(default_factory=dict)
-    """Names of the classes by label value."""
-    training: TrainingRecord = field(default_factory=TrainingRecord)
-    """Training data and tried candidates."""
+    weights: WeightTable  # W with named rows and columns, and the pairwise weight
+    settings: Settings  # settings of the registration that the weights belong to
+    modality: BankName  # bank of the settings with the rows as members
+    class_names: Mapping[int, str] = field(default_factory=dict)  # names of the classes by label value
+    training: TrainingRecord = field(default_factory=TrainingRecord)  # training data and tried candidates
     levels: Levels = "all"
     """Where the weights act; with ``finest`` the coarser levels use the same weight for every member."""
-    predictor: Predictor | None = None
-    """Predicts the classes of an image without a segmentation."""
+    predictor: Predictor | None = None  # predicts the classes of an image without a segmentation
     outline_without_mask: bool = True
     """Without moving labels, members that compare them use predicted ones; if False, the other members of the
     refinement get their weight."""
-    weights_without_mask: WeightTable | None = None
-    """W without moving labels, if it differs."""
+    weights_without_mask: WeightTable | None = None  # W without moving labels, if it differs
     card: ModelCard | None = None
 
     def __post_init__(self) -> None:
@@ -224,8 +216,7 @@ def _bad(path: str | Path, reason: str) -> RegweaveError:
     return RegweaveError("E170", f"{path} is not a usable model: {reason}", "train it again with `regweave train`")
 
 
-WIDTH = 80
-"""Columns of a card."""
+WIDTH = 80  # columns of a card
 
 
 class Models(dict[str, Model]):

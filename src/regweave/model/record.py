@@ -34,8 +34,7 @@ from regweave.types import WeightTable
 
 FORMAT: Final = "regweave-model"
 VERSION: Final = 1
-Levels = Literal["all", "finest"]
-"""Levels with learned weights: all, or the last one and the refinement."""
+Levels = Literal["all", "finest"]  # levels with learned weights: all, or the last one and the refinement
 LABEL = re.compile("0|[1-9][0-9]{0,18}")
 LARGEST_LABEL = 2**63 - 1
 MOST_CLASSES = 4096
@@ -56,8 +55,7 @@ Label = Annotated[int, BeforeValidator(_label), Field(le=LARGEST_LABEL)]
 Name = Annotated[str, Field(max_length=200)]
 Weight = Annotated[float, Field(strict=True, ge=-1e6, le=1e6)]
 """Weight of a term of an energy; sums over all nodes and labels stay finite."""
-Stiffness = Annotated[float, Field(strict=True, ge=1e-3, le=1e3)]
-"""Factor on the smoothness of a class."""
+Stiffness = Annotated[float, Field(strict=True, ge=1e-3, le=1e3)]  # factor on the smoothness of a class
 
 
 Number = Annotated[float | None, BeforeValidator(_finite)]
@@ -76,18 +74,13 @@ class ModelCard(BaseModel):
     images: str
     body_part: str | None = None
     field_of_view: str | None = None
-    voxels: str | None = None
-    """Part of the body, what the images show of it, and the sizes of their voxels."""
+    voxels: str | None = None  # part of the body, what the images show of it, and the sizes of their voxels
     data: str | None = None
-    data_licence: str | None = None
-    """Where the training images come from, and their licence."""
-    licence: str | None = None
-    """Licence of the model file itself: its weights and the parameters of its predictor."""
-    gain: str | None = None
-    """Gain in Dice over the preset alone, and with which labels it was measured."""
+    data_licence: str | None = None  # where the training images come from, and their licence
+    licence: str | None = None  # licence of the model file itself: its weights and the parameters of its predictor
+    gain: str | None = None  # gain in Dice over the preset alone, and with which labels it was measured
     made: str | None = None
-    avoid: str | None = None
-    """When not to use the model."""
+    avoid: str | None = None  # when not to use the model
 
 
 class Gain(_Part):
@@ -261,13 +254,10 @@ class TrainingRecord(_Part):
     """Training record: what a model was trained on, what was tried, and what it gained."""
 
     regweave: str | None = None
-    method: str | None = None
-    """Training method; None for a model that was written by hand."""
-    device: str = "cpu"
-    """Device of the registrations; on a GPU numbers may differ in the last places."""
+    method: str | None = None  # training method; None for a model that was written by hand
+    device: str = "cpu"  # device of the registrations; on a GPU numbers may differ in the last places
     groups: tuple[str, ...] = ()
-    pairs: dict[str, dict[str, str]] = {}
-    """SHA-256 of the files of each pair, by column."""
+    pairs: dict[str, dict[str, str]] = {}  # SHA-256 of the files of each pair, by column
     chosen: dict[str, tuple[str, ...]] = {}
     """Ids of the pairs that smoothness was tuned with (``tune``) and weights were tried, judged and learned with
     (``judge``), where these are not all."""
@@ -279,27 +269,21 @@ class TrainingRecord(_Part):
     stages: dict[str, StageCount] = Field(default_factory=dict)
     options: dict[str, Any] = {}
     learned_on: tuple[str, ...] = ()
-    smoothness: SmoothnessRecord | None = None
-    """Tuning of the uniform bank."""
+    smoothness: SmoothnessRecord | None = None  # tuning of the uniform bank
     refinement: RefinementRecord | None = None
     surrogate_and_dice: tuple[Candidate, ...] = ()
-    hyper: dict[str, Any] = {}
-    """Options of the training, and the hyper-parameters that were taken."""
+    hyper: dict[str, Any] = {}  # options of the training, and the hyper-parameters that were taken
     share: Number = None
     balance: Number = None
     strengths: dict[str, float] = {}
     """Way from the uniform bank to the learned weights, factor on its smoothness, factors on columns by class."""
-    gates: dict[str, GateRecord] = {}
-    """Decision for the column of each class."""
-    left_out_gain: Gain | None = None
-    """None where nothing learned is used; see ``judged``."""
+    gates: dict[str, GateRecord] = {}  # decision for the column of each class
+    left_out_gain: Gain | None = None  # None where nothing learned is used; see `judged`
     learned: tuple[tuple[Number, ...], ...] = ()
     learned_by_fold: tuple[tuple[tuple[Number, ...], ...], ...] = ()
     """Weights before share and gates, (M, C), on all pairs and on each fold."""
-    history: dict[str, tuple[FitPoint, ...]] = {}
-    """Learning curve of each fit."""
-    predictor_groups: tuple[str, ...] = ()
-    """Patients that weights and predictor were trained on, ``p07`` or ``p07+p11``."""
+    history: dict[str, tuple[FitPoint, ...]] = {}  # learning curve of each fit
+    predictor_groups: tuple[str, ...] = ()  # patients that weights and predictor were trained on, `p07` or `p07+p11`
     predictor: PredictorChoice | None = None
     """Results of the kinds of predictors on left-out patients, where there were several."""
 

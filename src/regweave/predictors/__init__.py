@@ -27,8 +27,7 @@ class Choice:
     """A kind of predictor with its options."""
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Options that are not the default."""
+    options: Mapping[str, Any] = field(default_factory=dict)  # options that are not the default
 
     @property
     def costly(self) -> bool:

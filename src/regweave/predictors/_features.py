@@ -15,19 +15,15 @@ from regweave.spatial.intensity import apply_window, default_window
 from regweave.spatial.pyramid import Factors, shrink
 from regweave.types import Float32Array, Float64Array, Geometry, Modality, Volume
 
-VERSION: Final = 3
-"""Changes whenever the same image gives other features."""
+VERSION: Final = 3  # changes whenever the same image gives other features
 SAME_UNIT_VERSION: Final = 2
 """Version of features whose unit is the working voxel; those of predictors that were saved before there was a unit."""
 LONGEST_AXIS = 128
 """Voxels of the working grid along the longest axis of the training images, at most: memory grows with the cube."""
-UNITS_ALONG = 64
-"""Units of length of the features along that axis: distances do not shrink with the voxels."""
+UNITS_ALONG = 64  # units of length of the features along that axis: distances do not shrink with the voxels
 WIDE_WINDOW_HU = (-1000.0, 1500.0)
-BODY = 0.1
-"""Mapped intensity above which a voxel belongs to the body."""
-SPARSE_PLANE = 0.05
-"""Planes with less than this share of the body of the fullest plane lie outside the body box."""
+BODY = 0.1  # mapped intensity above which a voxel belongs to the body
+SPARSE_PLANE = 0.05  # planes with less than this share of the body of the fullest plane lie outside the body box
 SCALES = (1.0, 2.0, 4.0)
 NEIGHBOURS = ((0, 2.0), (0, 4.0), (1, 7.0), (1, 11.0), (2, 16.0), (2, 26.0))
 """Smoothed images (by place in ``SCALES``) and distances along each axis, in units, of the features of neighbours."""
@@ -37,16 +33,11 @@ NEIGHBOURS = ((0, 2.0), (0, 4.0), (1, 7.0), (1, 11.0), (2, 16.0), (2, 26.0))
 class WorkingGrid:
     """Blocks of voxels of an image, with axes in the order and direction of L, P and S."""
 
-    shape: tuple[int, int, int]
-    """Voxels of the image along its own axes."""
-    factors: Factors
-    """Voxels in a block along the axes of the image."""
-    order: tuple[int, ...]
-    """Image axis along L, P and S."""
-    steps: tuple[int, ...]
-    """1, or -1 where the image axis runs the other way; in the order of L, P, S."""
-    spacing_mm: Float64Array
-    """Distance of the blocks along L, P and S, (3,)."""
+    shape: tuple[int, int, int]  # voxels of the image along its own axes
+    factors: Factors  # voxels in a block along the axes of the image
+    order: tuple[int, ...]  # image axis along L, P and S
+    steps: tuple[int, ...]  # 1, or -1 where the image axis runs the other way; in the order of L, P, S
+    spacing_mm: Float64Array  # distance of the blocks along L, P and S, (3,)
 
     @classmethod
     def of(cls, geometry: Geometry, voxel_mm: float) -> WorkingGrid:
@@ -82,10 +73,8 @@ class WorkingGrid:
 class Sizes:
     """Lengths that features are measured in."""
 
-    voxel_mm: float
-    """Size of the working voxels."""
-    unit_mm: float
-    """Unit of the scales and distances of the features."""
+    voxel_mm: float  # size of the working voxels
+    unit_mm: float  # unit of the scales and distances of the features
 
     @property
     def limited(self) -> bool:

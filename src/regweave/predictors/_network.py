@@ -19,8 +19,7 @@ from regweave.types import Float32Array
 
 Factor = Annotated[int, Field(ge=1, le=2)]
 Stride = tuple[Factor, Factor, Factor]
-ALIGNMENT = 8
-"""Widths are multiples of this, for the registers of a processor."""
+ALIGNMENT = 8  # widths are multiples of this, for the registers of a processor
 WIDEST = 64
 
 
@@ -31,8 +30,7 @@ class Network:
     arrays: Mapping[str, Float32Array]
     """``down{s}.{k}.weight``, ``.scale`` and ``.shift`` for scale s from the finest and block k, ``up{s}.{k}.…``,
     ``head.weight`` (classes, width, 1, 1, 1) and ``head.bias``."""
-    strides: tuple[Stride, ...]
-    """Pooling between one scale and the next along each axis, 1 or 2."""
+    strides: tuple[Stride, ...]  # pooling between one scale and the next along each axis, 1 or 2
 
     @property
     def width(self) -> int:

@@ -96,12 +96,9 @@ def probabilities(net: nn.Module, image: Tensor, strides: Strides) -> Tensor:
     return cropped.softmax(dim=0)
 
 
-ANGLES = (0.15, 0.15, 0.25)
-"""Largest rotation about each axis, in radians."""
-FLAT = 0.4
-"""A grid whose shortest axis has less than this share of the voxels of its longest is turned in plane alone."""
-KNOTS = 5
-"""Knots of the elastic displacement along an axis."""
+ANGLES = (0.15, 0.15, 0.25)  # largest rotation about each axis, in radians
+FLAT = 0.4  # a grid whose shortest axis has less than this share of the voxels of its longest is turned in plane alone
+KNOTS = 5  # knots of the elastic displacement along an axis
 
 
 class SegmentedTensors:
@@ -222,52 +219,34 @@ def class_weights(labels: Sequence[Tensor], n_classes: int) -> Tensor:
     return (rare / rare[counts > 0].mean()).clamp(max=5.0).float()
 
 
-Tell = Callable[[int, int, float], None]
-"""Called with the step, the number of steps, and the smoothed loss."""
-WARM_UP = 0.05
-"""Share of the steps in which the rate rises."""
-AVERAGE = 0.995
-"""Decay of the running average of the weights, which is the result."""
-CHECKS = 12
-"""Evaluations on the held-out images in a training; the weights of the best are the result."""
-PATIENCE = 4
-"""Evaluations without a gain after which a training ends."""
-CHECKPOINTS = 10
-"""Checkpoints of a training."""
-TIMED = (10, 30)
-"""Steps between which a training measures the time of a step."""
-RETIMED = (0.1, 0.3)
-"""Shares of the steps after which it measures again: a machine may be busy at first, or later."""
-RECORDED = 3
-"""Steps after which a GPU replays a recorded one: hundreds of small kernels then start at once."""
+Tell = Callable[[int, int, float], None]  # called with the step, the number of steps, and the smoothed loss
+WARM_UP = 0.05  # share of the steps in which the rate rises
+AVERAGE = 0.995  # decay of the running average of the weights, which is the result
+CHECKS = 12  # evaluations on the held-out images in a training; the weights of the best are the result
+PATIENCE = 4  # evaluations without a gain after which a training ends
+CHECKPOINTS = 10  # checkpoints of a training
+TIMED = (10, 30)  # steps between which a training measures the time of a step
+RETIMED = (0.1, 0.3)  # shares of the steps after which it measures again: a machine may be busy at first, or later
+RECORDED = 3  # steps after which a GPU replays a recorded one: hundreds of small kernels then start at once
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
     """Network, length and device of a training; the options are those of `regweave.predictors.unet.Options`."""
 
-    n_classes: int
-    """Classes, the background included."""
-    strides: Strides
-    """Pooling between scales."""
+    n_classes: int  # classes, the background included
+    strides: Strides  # pooling between scales
     width: int
     steps: int
-    minutes: float
-    """As in the options."""
-    seed: int = 0
-    """Draws the starting weights, the order of the images and their augmentation."""
-    device: str = "cpu"
-    """``cpu`` or ``cuda``; on the latter with bfloat16."""
-    held_out: tuple[int, ...] = ()
-    """Images, by place, for early stopping alone; empty where all are needed."""
+    minutes: float  # as in the options
+    seed: int = 0  # draws the starting weights, the order of the images and their augmentation
+    device: str = "cpu"  # `cpu` or `cuda`; on the latter with bfloat16
+    held_out: tuple[int, ...] = ()  # images, by place, for early stopping alone; empty where all are needed
     mirrored: tuple[int, ...] = ()
     """Number of each class in a mirrored image; empty where images are not to be mirrored."""
-    batch: int = 2
-    """Images in a step."""
-    patch: tuple[int, int, int] = (96, 96, 96)
-    """Largest crop; a smaller image is not cropped."""
-    rate: float = 2e-3
-    """Largest learning rate."""
+    batch: int = 2  # images in a step
+    patch: tuple[int, int, int] = (96, 96, 96)  # largest crop; a smaller image is not cropped
+    rate: float = 2e-3  # largest learning rate
 
 
 def fit_network(

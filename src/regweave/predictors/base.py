@@ -23,14 +23,10 @@ from regweave.predictors._features import WorkingGrid
 from regweave.spatial.pyramid import shrink, shrink_geometry
 from regweave.types import Geometry, LabelMap, Modality, StructureMaps, Volume
 
-BLUR_VOXELS = 0.7
-"""Blur of maps made from labels, in working voxels: predicted maps have no sharper edges."""
-DEFAULT = "perceptron"
-"""Kind of a saved predictor without a kind."""
-LARGEST_NUMBER = 1e6
-"""Largest parameter of a predictor: features are about 1, so float32 holds all sums."""
-MOST_NUMBERS = 10_000_000
-"""Largest array of a saved predictor."""
+BLUR_VOXELS = 0.7  # blur of maps made from labels, in working voxels: predicted maps have no sharper edges
+DEFAULT = "perceptron"  # kind of a saved predictor without a kind
+LARGEST_NUMBER = 1e6  # largest parameter of a predictor: features are about 1, so float32 holds all sums
+MOST_NUMBERS = 10_000_000  # largest array of a saved predictor
 
 
 def _ascending(classes: tuple[int, ...]) -> tuple[int, ...]:
@@ -39,8 +35,7 @@ def _ascending(classes: tuple[int, ...]) -> tuple[int, ...]:
     return classes
 
 
-Classes = Annotated[tuple[StrictInt, ...], AfterValidator(_ascending)]
-"""Label values of a saved predictor."""
+Classes = Annotated[tuple[StrictInt, ...], AfterValidator(_ascending)]  # label values of a saved predictor
 Names = Annotated[dict[int, Annotated[str, Field(max_length=200)]], Field(max_length=4096)]
 """Names of classes by label value."""
 VoxelMm = Annotated[float, Field(strict=True, ge=1e-4, le=1e3, allow_inf_nan=False)]
@@ -51,21 +46,16 @@ class Examples:
     """Segmented images to fit to."""
 
     volumes: Sequence[Volume]
-    label_maps: Sequence[LabelMap]
-    """Images and their segmentations on the same grids."""
-    classes: tuple[int, ...]
-    """Label values, 0 first; labels without a place here count as background."""
-    modality: Modality
-    """How intensities are mapped."""
-    seed: int = 0
-    """Draws all that is random; the same seed gives the same numbers."""
+    label_maps: Sequence[LabelMap]  # images and their segmentations on the same grids
+    classes: tuple[int, ...]  # label values, 0 first; labels without a place here count as background
+    modality: Modality  # how intensities are mapped
+    seed: int = 0  # draws all that is random; the same seed gives the same numbers
     groups: Sequence[Hashable] | None = None
     """Patient of each image, so that one patient is never both trained on and held out. By default each image is a
     patient."""
     tell: Callable[[int, int, float], None] | None = None
     """Called at intervals by a long fit, with the step, the number of steps, and the loss."""
-    checkpoint: Path | None = None
-    """File with the state of a long fit; an interrupted fit continues from it."""
+    checkpoint: Path | None = None  # file with the state of a long fit; an interrupted fit continues from it
 
     def check(self) -> None:
         """Raise ValueError where images, label maps, groups or classes do not belong together."""
@@ -86,12 +76,9 @@ class Parts:
     """A saved predictor: JSON values beside arrays."""
 
     kind: str
-    fields: Mapping[str, Any]
-    """JSON values."""
-    arrays: Mapping[str, NDArray[Any]]
-    """Arrays of numbers by name."""
-    record: Mapping[str, Any] = field(default_factory=dict)
-    """JSON values: results on held-out images."""
+    fields: Mapping[str, Any]  # JSON values
+    arrays: Mapping[str, NDArray[Any]]  # arrays of numbers by name
+    record: Mapping[str, Any] = field(default_factory=dict)  # JSON values: results on held-out images
 
     def to_json(self, *, arrays: bool = True) -> dict[str, Any]:
         """Return JSON values, the arrays as lists under the name of the kind."""

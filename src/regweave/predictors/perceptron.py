@@ -23,11 +23,9 @@ from regweave.spatial.pyramid import shrink_geometry
 from regweave.threads import present_threads
 from regweave.types import Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Modality, StructureMaps, Volume
 
-BACKGROUND_SHARES = 4
-"""Shares of the samples for the background, which is as varied as many structures."""
+BACKGROUND_SHARES = 4  # shares of the samples for the background, which is as varied as many structures
 FOLDS = 3
-SCORED_IMAGES = 12
-"""Held-out images that are scored, at most."""
+SCORED_IMAGES = 12  # held-out images that are scored, at most
 RARITY = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Powers of the class frequencies to try: 0 makes classes equally likely, 1 as likely as they occur."""
 DEFAULT_RARITY = 0.75
@@ -58,11 +56,9 @@ class Perceptron:
     """Scores of the classes: ``tanh(x·hidden + hidden_bias)·output + output_bias``."""
 
     hidden: Float64Array
-    hidden_bias: Float64Array
-    """First layer, on raw features."""
+    hidden_bias: Float64Array  # first layer, on raw features
     output: Float64Array
-    output_bias: Float64Array
-    """Second layer."""
+    output_bias: Float64Array  # second layer
 
     @property
     def n_features(self) -> int:
@@ -127,16 +123,11 @@ class Saved(BaseModel):
 class VoxelPredictor:
     """Fitted classifier of the voxels of an image."""
 
-    classes: tuple[int, ...]
-    """Label values, the background 0 first."""
-    modality: Modality
-    """How intensities are mapped."""
-    sizes: see.Sizes
-    """Working voxel size, and the unit of the features."""
-    classifier: Perceptron
-    """Scores of the classes by the features of a voxel."""
-    names: Mapping[int, str] = field(default_factory=dict)
-    """Names of the classes by label value."""
+    classes: tuple[int, ...]  # label values, the background 0 first
+    modality: Modality  # how intensities are mapped
+    sizes: see.Sizes  # working voxel size, and the unit of the features
+    classifier: Perceptron  # scores of the classes by the features of a voxel
+    names: Mapping[int, str] = field(default_factory=dict)  # names of the classes by label value
     record: Mapping[str, Any] = field(default_factory=dict)
     """Results on held-out images: ``dice`` by class, ``mean_dice``, ``accuracy``, ``n_images`` and the chosen
     ``rarity``; only the last where no image was held out."""

@@ -25,32 +25,22 @@ from regweave.spatial.pyramid import Factors, shrink
 from regweave.threads import present_threads
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray, LabelMap, StructureMaps, Volume
 
-COSTLY = True
-"""A fit takes minutes to hours: as few as possible are made, and each is cached."""
-ARCHIVED = True
-"""A model with millions of numbers is an archive."""
-NEEDS = ("torch", "net", "training a network")
-"""Package that fitting needs, the extra with it, and the purpose."""
+COSTLY = True  # a fit takes minutes to hours: as few as possible are made, and each is cached
+ARCHIVED = True  # a model with millions of numbers is an archive
+NEEDS = ("torch", "net", "training a network")  # package that fitting needs, the extra with it, and the purpose
 MOST_CLASSES = 255
 SOFT_TISSUE_HU = (-160.0, 240.0)
 ALL_TISSUE_HU = (-1000.0, 1500.0)
 PERCENTILES = (0.5, 99.5)
 """Of the voxels above the minimum of an MR image, which surrounds the body: they become -1 and 1."""
-MR_RANGE = (-1.2, 1.5)
-"""Range of mapped MR intensities: a vessel far above the percentile must not dominate."""
+MR_RANGE = (-1.2, 1.5)  # range of mapped MR intensities: a vessel far above the percentile must not dominate
 SCALES = 4
-LEAST_VOXELS = 4
-"""Voxels along an axis that pooling leaves, where there were so many."""
-LATE = 1.5
-"""An axis is pooled once its voxels are at most this many times as long as the shortest: thick slices wait."""
-ALIKE = (0.8, 1.25)
-"""Ratios of image voxels to network voxels between which an axis is not resampled."""
-ENOUGH = 100
-"""Images from which on some are held out for early stopping: of 42 patients a tenth was worth .005 in Dice."""
-SPARED = 10
-"""One patient of so many is held out."""
-WIDE = 1.75
-"""Ratio of the width of an image to that of a middling training image above which a warning is given."""
+LEAST_VOXELS = 4  # voxels along an axis that pooling leaves, where there were so many
+LATE = 1.5  # an axis is pooled once its voxels are at most this many times as long as the shortest: thick slices wait
+ALIKE = (0.8, 1.25)  # ratios of image voxels to network voxels between which an axis is not resampled
+ENOUGH = 100  # images from which on some are held out for early stopping: of 42 patients a tenth was worth .005 in Dice
+SPARED = 10  # one patient of so many is held out
+WIDE = 1.75  # ratio of the width of an image to that of a middling training image above which a warning is given
 Modality = Literal["ct", "mr"]
 Shape = tuple[int, int, int]
 SpacingMm = tuple[float, float, float]
@@ -129,10 +119,8 @@ def strides_for(spacing_mm: Sequence[float], shape: Sequence[int]) -> tuple[tupl
 class NetworkGrid:
     """Grid of a network over an image, along the axes of the image."""
 
-    image: Geometry
-    """Grid of the image."""
-    laid: Geometry
-    """Grid of the network: the same box, with axes in the order of the image."""
+    image: Geometry  # grid of the image
+    laid: Geometry  # grid of the network: the same box, with axes in the order of the image
 
     @classmethod
     def of(cls, image: Geometry, spacing_mm: Sequence[float]) -> NetworkGrid:
@@ -225,15 +213,11 @@ class Options(registry.Options):
 class NetworkPredictor:
     """Fitted convolutional network that predicts the structures of an image."""
 
-    classes: tuple[int, ...]
-    """Label values, the background 0 first."""
-    modality: Modality
-    """How intensities are mapped."""
-    spacing_mm: SpacingMm
-    """Voxels of the training images, along L, P and S."""
+    classes: tuple[int, ...]  # label values, the background 0 first
+    modality: Modality  # how intensities are mapped
+    spacing_mm: SpacingMm  # voxels of the training images, along L, P and S
     network: Network
-    names: Mapping[int, str] = field(default_factory=dict)
-    """Names of the classes by label value."""
+    names: Mapping[int, str] = field(default_factory=dict)  # names of the classes by label value
     record: Mapping[str, Any] = field(default_factory=dict)
     """Results on held-out images: ``dice`` by class, ``mean_dice`` and ``n_images``; empty where there were none."""
     ignored: tuple[int, ...] = ()
@@ -295,8 +279,7 @@ class NetworkPredictor:
         return Parts("unet", saved.model_dump(mode="json"), arrays, self.record)
 
 
-VERSION = 1
-"""Changes whenever the same image gives other channels."""
+VERSION = 1  # changes whenever the same image gives other channels
 Voxels = Annotated[int, Field(ge=1, le=1024)]
 
 

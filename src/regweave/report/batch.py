@@ -18,12 +18,10 @@ from regweave.report.charts import STYLE, Strip, strip_plot
 from regweave.report.page import asset, render
 from regweave.report.pictures import SIGNATURE, data_address
 
-LARGEST_THUMBNAIL = 100_000
-"""Bytes; a larger picture is left out."""
+LARGEST_THUMBNAIL = 100_000  # bytes; a larger picture is left out
 DICE = (("Dice before", ".3f"), ("Dice after", ".3f"), ("change", "+.3f"))
 SEVERITY = {"fail": 4, "look": 2}
-MOST_APART = 20
-"""Outliers that are listed."""
+MOST_APART = 20  # outliers that are listed
 OTHERS = (("folding %", ".4f"), ("seconds", ".1f"))
 
 
@@ -120,10 +118,8 @@ def _thumbnail(place: str | None, folder: Path) -> str:
     return data_address(found) if found.startswith(SIGNATURE) and len(found) <= LARGEST_THUMBNAIL else ""
 
 
-LEAST = 5
-"""A group of fewer registrations has no outliers."""
-REACH = 1.5
-"""An outlier lies this many ranges of the quartiles beyond them, as Tukey drew boxes."""
+LEAST = 5  # a group of fewer registrations has no outliers
+REACH = 1.5  # an outlier lies this many ranges of the quartiles beyond them, as Tukey drew boxes
 BAD_SIDE = {"Dice after": -1, "change": -1, "HD95 mm": 1, "folding %": 1, "seconds": 1}
 """Measures that are looked at, and the side on which a value is bad."""
 

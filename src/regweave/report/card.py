@@ -18,8 +18,7 @@ from regweave.types import Float32Array, Volume
 
 HEIGHT, THUMBNAIL_HEIGHT = 150, 120
 """Pixels of the planes of a card, and of a thumbnail, of which a page may carry hundreds."""
-MOST_ROWS = 12
-"""Structures that a card lists; `Result.table` has all."""
+MOST_ROWS = 12  # structures that a card lists; `Result.table` has all
 GAP = 4
 
 

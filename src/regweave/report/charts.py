@@ -17,10 +17,8 @@ from markupsafe import Markup, escape
 NAMESPACE = "http://www.w3.org/2000/svg"
 FONT = "system-ui, sans-serif"
 FONT_SIZE = 12
-WIDTH, HALF = 880.0, 560.0
-"""Pixels of a chart, and of one that shares its row."""
-CHARACTER = 6.6
-"""Mean width of a character in pixels; nothing here can measure text."""
+WIDTH, HALF = 880.0, 560.0  # pixels of a chart, and of one that shares its row
+CHARACTER = 6.6  # mean width of a character in pixels; nothing here can measure text
 
 LIGHT = {
     "ink": "#1d2329", "soft": "#59636e", "rule": "#d5dae0", "paper": "#ffffff", "mark": "#b3261e",
@@ -56,22 +54,16 @@ STYLE = (
 """Style sheet of a page with charts."""
 
 ROUND = (1, 2, 2.5, 5, 10)
-WHOLE = (1, 2, 5, 10)
-"""Steps between ticks, times a power of ten."""
+WHOLE = (1, 2, 5, 10)  # steps between ticks, times a power of ten
 LEFT, RIGHT, TOP = 72.0, 14.0, 34.0
 PLOT_HEIGHT = 210.0
-MARKS_UP_TO = 40
-"""Points of a longer line have no dots."""
+MARKS_UP_TO = 40  # points of a longer line have no dots
 LINE, GROUP_GAP, COLUMN_GAP, END = 18.0, 8.0, 28.0, 16.0
 """Pixels of one item, between groups, between two columns, and right of a scale."""
-LABEL_ROOM = 160.0
-"""Largest width of the name beside a box or a bar, in pixels."""
-MOST_ROWS = 24
-"""More lines than this are drawn in two columns."""
-WHISKER = 1.5
-"""Whiskers end at the last value within this many ranges of the quartiles (Tukey)."""
-STRIP, NAMED = 54.0, 3
-"""Pixels of a strip, and number of outliers with a name beside the dot."""
+LABEL_ROOM = 160.0  # largest width of the name beside a box or a bar, in pixels
+MOST_ROWS = 24  # more lines than this are drawn in two columns
+WHISKER = 1.5  # whiskers end at the last value within this many ranges of the quartiles (Tukey)
+STRIP, NAMED = 54.0, 3  # pixels of a strip, and number of outliers with a name beside the dot
 
 
 @dataclass(frozen=True)
@@ -369,8 +361,7 @@ def _interval_text(value: float, low: float, high: float) -> str:
     return f"{value:+.4f}{ends}".replace("-", "−")
 
 
-Draw = Callable[[float, float, str, Scale], str]
-"""Draws an item: its height, half its width, its colour, and the scale."""
+Draw = Callable[[float, float, str, Scale], str]  # draws an item: its height, half its width, its colour, and the scale
 
 
 def box_plot(groups: Mapping[str, Mapping[str, Sequence[float]]], *, title: str, x_label: str) -> Markup:

@@ -13,10 +13,8 @@ from regweave.contours.regions import even_odd
 from regweave.errors import RegweaveError
 from regweave.types import Float64Array, Geometry, Structure
 
-STRUCTURE_SET = "structure set"
-"""Key of the file of the contours in ``result.json``."""
-OFF_SLICE = 0.1
-"""Share of a gap by which a polygon may lie off its slice."""
+STRUCTURE_SET = "structure set"  # key of the file of the contours in `result.json`
+OFF_SLICE = 0.1  # share of a gap by which a polygon may lie off its slice
 
 
 class Ring(NamedTuple):

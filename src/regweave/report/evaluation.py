@@ -19,10 +19,8 @@ from regweave.report.page import asset, render
 from regweave.study.comparison import MEASURES, WITHHELD, Difference, Evaluation, PairResult, mean
 
 N_WORST = 10
-RESERVED = ("mean", WITHHELD)
-"""Groups of the charts beside the structures."""
-Links = Mapping[tuple[str, str], str]
-"""Addresses of the pages of single registrations, by pair and method."""
+RESERVED = ("mean", WITHHELD)  # groups of the charts beside the structures
+Links = Mapping[tuple[str, str], str]  # addresses of the pages of single registrations, by pair and method
 
 
 def write_page(folder: str | Path, rules: Rules | None = None) -> Path:

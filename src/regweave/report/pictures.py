@@ -20,15 +20,11 @@ GREY, RGB = 0, 2
 PLANES = {"Axial": (0, 1, 2, False), "Coronal": (0, 2, 1, True), "Sagittal": (1, 2, 0, True)}
 """Display axis across, down and through, and whether the one down runs upwards."""
 WIDTH = 320
-CLOSEUP_WIDTH = 200
-"""Pixels of a plane, and of a close-up."""
+CLOSEUP_WIDTH = 200  # pixels of a plane, and of a close-up
 MARGIN_MM = 15.0
-TILES = 4
-"""Tiles across a close-up."""
-DARK = 0.2
-"""Colours of less luminance than this have a light rim, others a dark one."""
-WIDE = 300
-"""Pictures of more pixels across have lines of two."""
+TILES = 4  # tiles across a close-up
+DARK = 0.2  # colours of less luminance than this have a light rim, others a dark one
+WIDE = 300  # pictures of more pixels across have lines of two
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:

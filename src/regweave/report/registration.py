@@ -35,12 +35,9 @@ SCRIPTS = (
 )  # fmt: skip
 COSTS = {"data": "cost of the images", "smoothness": "smoothness"}
 FLAGS = ("fail", "look", "cut", "pass")
-ALIKE = 1.05
-"""Axes whose voxels differ by less than this factor are given as one number."""
-GRAVE = (*DOUBTFUL, "W201", "W229", "W231", "W232", "W249")
-"""Warnings that come first on the page."""
-PAGE_SECONDS, TOTAL_SECONDS = "{seconds of the page}", "{seconds of all}"
-"""Filled in once the page is made."""
+ALIKE = 1.05  # axes whose voxels differ by less than this factor are given as one number
+GRAVE = (*DOUBTFUL, "W201", "W229", "W231", "W232", "W249")  # warnings that come first on the page
+PAGE_SECONDS, TOTAL_SECONDS = "{seconds of the page}", "{seconds of all}"  # filled in once the page is made
 WHOLE = {"label": "", "name": "whole image", "colour": ""}
 
 

@@ -27,8 +27,7 @@ SEEN = {
 """Files that a reviewer looks at, by the line of the sign-off with their hash: the first that a result has counts."""
 NEEDED = ("reviewer", "date", "transform_sha256")
 GRADES = ("0", "1", "2", "3", "4")
-USABLE = 2
-"""Grades from here on let a structure be used."""
+USABLE = 2  # grades from here on let a structure be used
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 COLUMNS = ("structure", "grade", "comment")
 COLLECTED = (
@@ -40,16 +39,9 @@ DATA = b'<script type="application/json" id="signoff-data">'
 
 @dataclass(frozen=True)
 class SignOff:
-    """A review of one result.
+    """A review of one result."""
 
-    Parameters
-    ----------
-    header : mapping
-        Reviewer, date, hashes, version.
-    rows : tuple of (structure, grade, comment)
-    """
-
-    header: Mapping[str, str]
+    header: Mapping[str, str]  # reviewer, date, hashes, version
     rows: tuple[tuple[str, str, str], ...]
 
     @cached_property

@@ -52,20 +52,14 @@ LUNG_BELOW_HU, BONE_ABOVE_HU = -400.0, 250.0
 BRAIN_HU = (-10.0, 70.0)
 AUTO_PERCENTILES = (1.0, 99.5)
 MARGIN = 0.05
-COARSE = 300_000
-"""Voxels in which the body is segmented for the box of the page."""
-NOISE = 0.005
-"""A plane counts if at least this share of it is body; noise and wires of the couch are less."""
-TILES = 8
-"""Tiles of the checkerboard along the longest side."""
+COARSE = 300_000  # voxels in which the body is segmented for the box of the page
+NOISE = 0.005  # a plane counts if at least this share of it is body; noise and wires of the couch are less
+TILES = 8  # tiles of the checkerboard along the longest side
 COLOURS = tuple(f"#{r:02x}{g:02x}{b:02x}" for r, g, b in PALETTE)
-JACOBIAN_RANGE = 4.0
-"""The map of the Jacobian goes from a quarter to four times the volume."""
-UNIT_MM = 0.01
-"""Places of polygons on the page are whole multiples of this."""
+JACOBIAN_RANGE = 4.0  # the map of the Jacobian goes from a quarter to four times the volume
+UNIT_MM = 0.01  # places of polygons on the page are whole multiples of this
 GRID_LINES = 28
-GRID_UNIT = 0.01
-"""Displacements of the grid are stored in hundredths of a voxel."""
+GRID_UNIT = 0.01  # displacements of the grid are stored in hundredths of a voxel
 CONFIDENCE_PERCENTILE = 98.0
 FIXED_AND_MOVING = {"fixed": "fixed", "moving": "moving", "warped": "warped"}
 TODAY_AND_PLAN = {"fixed": "today", "moving": "plan", "warped": "warped"}

@@ -99,26 +99,14 @@ def parse_outputs(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class OutputImages:
-    """Images and transforms of a registration, in memory.
+    """Images and transforms of a registration, in memory."""
 
-    Parameters
-    ----------
-    transform, inverse : Transform
-        Fixed to moving points, and back.
-    warped, warped_labels
-        The moving image and labels on the fixed grid, interpolated once from the originals.
-    pair : ImagePair
-        What was registered, at its start.
-    nodes : NodeEvidence, optional
-        Evidence of the last discrete step, for the page.
-    """
-
-    transform: Transform
+    transform: Transform  # fixed to moving points, and back
     inverse: Transform
-    warped: Volume
+    warped: Volume  # the moving image and labels on the fixed grid, interpolated once from the originals
     warped_labels: LabelMap | None
-    pair: ImagePair
-    nodes: NodeEvidence | None = None
+    pair: ImagePair  # what was registered, at its start
+    nodes: NodeEvidence | None = None  # evidence of the last discrete step, for the page
 
     @property
     def fixed(self) -> Volume:
@@ -203,17 +191,10 @@ def _write_view_image(path: Path, volume: Volume) -> None:
 
 @dataclass(frozen=True)
 class SavedImages:
-    """Images and transforms of a registration in its folder, each read when it is first asked for.
+    """Images and transforms of a registration in its folder, each read when it is first asked for."""
 
-    Parameters
-    ----------
-    folder : Path
-        Folder that ``regweave register`` or `Result.save` wrote.
-    provenance : Provenance
-        Inputs of the registration, since labels that are not among them have no file, and its start.
-    """
-
-    folder: Path
+    folder: Path  # folder that `regweave register` or `Result.save` wrote
+    # inputs of the registration, since labels that are not among them have no file, and its start
     provenance: Provenance
 
     @property

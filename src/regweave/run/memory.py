@@ -30,10 +30,8 @@ from regweave.spatial.pyramid import shrink_geometry
 from regweave.types import Geometry
 
 T = TypeVar("T")
-MAX_THREADS = 1024
-"""More than any machine of today has; a larger number is a slip."""
-SPARE_SHARE = 0.25
-"""Share of the memory for what need not be kept, all processes together."""
+MAX_THREADS = 1024  # more than any machine of today has; a larger number is a slip
+SPARE_SHARE = 0.25  # share of the memory for what need not be kept, all processes together
 
 
 def allowed_threads(wanted: int | None = None) -> int:
@@ -97,8 +95,7 @@ def spare_memory_mb() -> float:
     return SPARE_SHARE * physical_memory_mb() / (_sharing or [allowed_threads()])[0]
 
 
-PROGRAM_MB = 180.0
-"""Interpreter and libraries."""
+PROGRAM_MB = 180.0  # interpreter and libraries
 BYTES_PER_VOXEL = {
     "fixed": 36.0,
     "moving": 28.0,
@@ -112,11 +109,9 @@ BYTES_PER_VOXEL = {
 """Bytes held at the peak: fields and outputs on the fixed grid, inverse on the moving one, views, refinement, and
 for each structure that a model makes out its maps, in two members of the refinement; features of a class predictor on
 its own grid, and what it holds of the image; a mask, and the image extrapolated beyond it."""
-FINEST_SPACING = 1 / 16
-"""Control points that lie closer together than this, in voxels, have nothing to look at."""
+FINEST_SPACING = 1 / 16  # control points that lie closer together than this, in voxels, have nothing to look at
 MOST_PER_AXIS = 1024
-MOST_NODES = 2**28
-"""Control points that the compiled engines count."""
+MOST_NODES = 2**28  # control points that the compiled engines count
 WORK = {"cost": 1.6, "features": 120.0, "refine": 270.0, "outputs": 2000.0}
 """Time of the parts of a run per voxel, member and step (costs: and label), in units of one absolute difference."""
 
@@ -314,5 +309,4 @@ def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
             yield from _arrays(part)
 
 
-no_cache = Cache(0.0)
-"""Computes every value."""
+no_cache = Cache(0.0)  # computes every value

@@ -37,8 +37,7 @@ ImageLike: TypeAlias = (
 )
 """A file, a folder with one image, an (array, RAS affine) tuple, or an image of SimpleITK, nibabel, ANTsPy, TorchIO or
 MONAI."""
-MOST_SHOWN = 12
-"""Structures of a label map that a message lists."""
+MOST_SHOWN = 12  # structures of a label map that a message lists
 
 
 class ReadingWords(TypedDict, total=False):
@@ -177,22 +176,13 @@ class Reading:
 
 @dataclass(frozen=True)
 class Inputs:
-    """A pair before its initial alignment, in the canonical axis order.
+    """A pair before its initial alignment, in the canonical axis order."""
 
-    Parameters
-    ----------
-    fixed, moving : Image
-        Images with their modality, labels and masks; the fixed labels are numbered as the moving ones are, by name.
-    stored : mapping
-        How ``fixed`` and ``moving`` are stored.
-    hashes, sources : mapping
-        SHA-256 of each thing that was read, and the path of each that was a file.
-    """
-
+    # images with their modality, labels and masks; the fixed labels are numbered as the moving ones are, by name
     fixed: Image
     moving: Image
-    stored: Mapping[str, Orientation]
-    hashes: Mapping[str, str]
+    stored: Mapping[str, Orientation]  # how `fixed` and `moving` are stored
+    hashes: Mapping[str, str]  # SHA-256 of each thing that was read, and the path of each that was a file
     sources: Mapping[str, str]
 
     @property

@@ -17,10 +17,8 @@ from regweave.run.read import Reading
 from regweave.run.resolve import ClassesFrom
 from regweave.types import ImagePair, LabelMap
 
-MEMORY = "field in memory"
-"""Start that no record holds: its numbers are neither in a file nor few."""
-MOST_NAMED = 6
-"""Structures unknown to a model that a line names."""
+MEMORY = "field in memory"  # start that no record holds: its numbers are neither in a file nor few
+MOST_NAMED = 6  # structures unknown to a model that a line names
 Row = tuple[Number, Number, Number, Number]
 
 
@@ -32,29 +30,15 @@ class InputFile(RecordPart):
 
 
 class StartRecord(RecordPart):
-    """Initial alignment.
+    """Initial alignment."""
 
-    Parameters
-    ----------
-    requested, used : str
-        Method or file, as asked for and as used.
-    reason : str
-        Why another one was used.
-    file, sha256 : str, optional
-        Its file.
-    matrix : 4 × 4 floats
-        From fixed to moving points, in LPS millimetres.
-    field : bool
-        Whether a displacement field was part of it, which the record does not hold.
-    """
-
-    requested: Text
+    requested: Text  # method or file, as asked for and as used
     used: Text
-    reason: Text = ""
-    file: Text | None = None
+    reason: Text = ""  # why another one was used
+    file: Text | None = None  # its file
     sha256: Text | None = None
-    matrix: tuple[Row, Row, Row, Row]
-    field: StrictBool = False
+    matrix: tuple[Row, Row, Row, Row]  # from fixed to moving points, in LPS millimetres
+    field: StrictBool = False  # whether a displacement field was part of it, which the record does not hold
 
     def words(self) -> str:
         """Return the start that was used, and the requested one if it is another."""
@@ -64,27 +48,15 @@ class StartRecord(RecordPart):
 
 
 class ModelUse(RecordPart):
-    """Model of a registration.
+    """Model of a registration."""
 
-    Parameters
-    ----------
-    name, path, sha256 : str, optional
-        Its file; a model in memory has none.
-    used : "all", "part" or "none"
-        How much of it was used, and the ``reason`` if not all.
-    class_names : mapping
-        Name of each class.
-    groups : tuple of str
-        Training patients.
-    """
-
-    name: Text
+    name: Text  # its file; a model in memory has none
     path: Text | None = None
     sha256: Text | None = None
-    used: Literal["all", "part", "none"]
+    used: Literal["all", "part", "none"]  # how much of it was used, and the `reason` if not all
     reason: Text = ""
-    class_names: dict[int, Text] = Field(default_factory=dict)
-    groups: tuple[Text, ...] = ()
+    class_names: dict[int, Text] = Field(default_factory=dict)  # name of each class
+    groups: tuple[Text, ...] = ()  # training patients
     licence: Text | None = None
     data_licence: Text | None = None
 
@@ -150,42 +122,23 @@ class RecordedSettings(RecordPart):
 
 
 class Provenance(RecordPart):
-    """Provenance of a registration.
+    """Provenance of a registration."""
 
-    Parameters
-    ----------
-    regweave, python, dependencies, platform
-        Versions of the program that made it.
-    threads, device
-        Threads of the kernels, and where these ran.
-    inputs : mapping
-        File and hash of each input.
-    start, model, modality, structures
-        Initial alignment, model, modalities, and how labels and classes of the model match.
-    call : Call
-        Other arguments of the call.
-    settings : Settings
-        Settings, and the ``plugins`` that they use.
-    classes_from : "labels", "predicted" or "none"
-        Segmentation that chose the weights.
-    command : tuple of str
-        Command line, if any.
-    """
-
-    regweave: Text
+    regweave: Text  # versions of the program that made it
     python: Text
     dependencies: dict[str, Text]
     platform: Text
-    threads: Count
-    inputs: dict[str, InputFile]
-    start: StartRecord
+    threads: Count  # threads of the kernels, and where these ran
+    inputs: dict[str, InputFile]  # file and hash of each input
+    start: StartRecord  # initial alignment, model, modalities, and how labels and classes of the model match
     model: ModelUse | None
     modality: Modalities
     structures: StructuresRecord | None
-    call: Call
+    call: Call  # other arguments of the call
     device: Text = "cpu"
-    command: tuple[Text, ...] = ()
-    classes_from: ClassesFrom = "none"
+    command: tuple[Text, ...] = ()  # command line, if any
+    classes_from: ClassesFrom = "none"  # segmentation that chose the weights
+    # settings, and the `plugins` that they use
     settings: Annotated[Settings | RecordedSettings, Field(union_mode="left_to_right")]
     plugins: dict[str, Any] = Field(default_factory=dict)
 

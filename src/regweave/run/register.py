@@ -113,44 +113,20 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
 
 @dataclass(frozen=True)
 class Prepared:
-    """A registration that is ready to run.
+    """A registration that is ready to run."""
 
-    Parameters
-    ----------
-    job : Job
-        The job with the modalities that its settings state.
-    settings : Settings
-        Settings as they were chosen; the recipe has those that run.
-    recipe : Recipe
-        What runs.
-    data : Inputs
-        Images and labels as they were read.
-    pair : ImagePair
-        The same at their start, with the labels that were given.
-    seen : ImagePair
-        The same with the classes that choose columns, and with structure maps.
-    classes_from
-        Source of these classes.
-    start, used, reason
-        Initial alignment that was asked for, the method that was used, and why it is another one.
-    device : Device
-        What computes the levels and the refinement.
-    key : hashable
-        Names images, labels and start, for caches.
-    """
-
-    job: Job
-    settings: Settings
-    recipe: Recipe
-    data: Inputs
-    pair: ImagePair
-    seen: ImagePair
-    classes_from: ClassesFrom
-    start: Any
+    job: Job  # the job with the modalities that its settings state
+    settings: Settings  # settings as they were chosen; the recipe has those that run
+    recipe: Recipe  # what runs
+    data: Inputs  # images and labels as they were read
+    pair: ImagePair  # the same at their start, with the labels that were given
+    seen: ImagePair  # the same with the classes that choose columns, and with structure maps
+    classes_from: ClassesFrom  # source of these classes
+    start: Any  # initial alignment that was asked for, the method that was used, and why it is another one
     used: str
     reason: str
-    device: Device
-    key: Hashable
+    device: Device  # what computes the levels and the refinement
+    key: Hashable  # names images, labels and start, for caches
 
 
 def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable = None) -> Prepared:

@@ -31,8 +31,7 @@ R = TypeVar("R", bound=Reading)
 FINER = 2.0
 """Times that the voxels of an image may be finer than those of a predictor's training images: beyond, maps are off."""
 
-VOLUMES_APART = 4.0
-"""Times that a label may be larger or smaller than what the model segments under its number."""
+VOLUMES_APART = 4.0  # times that a label may be larger or smaller than what the model segments under its number
 
 ClassesFrom = Literal["labels", "predicted", "none"]
 """What told the classes that choose the weights: the moving labels, the model's class predictor, or nothing."""
@@ -40,38 +39,17 @@ ClassesFrom = Literal["labels", "predicted", "none"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """All decisions of one registration.
+    """All decisions of one registration."""
 
-    Parameters
-    ----------
-    settings : Settings
-        Settings of the run, those of the model where it brings them.
-    schedule : Settings
-        Levels and the bank for the modalities of the pair.
-    weights : WeightTable
-        W of the finest level and of the refinement.
-    coarse : WeightTable, optional
-        W of the other levels, where a model acts at the finest one only.
-    model : Model, optional
-        Where the weights come from.
-    predictor : Predictor, optional
-        What the model tells structures with.
-    match : StructureMatch, optional
-        Which moving label is which class of the model.
-    blind : WeightTable, optional
-        W for pairs without moving labels, where training found another.
-    without_maps : bool
-        The model's structure maps are left out, because the images are far finer than in training.
-    """
-
-    settings: Settings
-    schedule: Settings
-    weights: WeightTable
-    coarse: WeightTable | None = None
-    model: Model | None = None
-    predictor: Predictor | None = None
-    match: StructureMatch | None = None
-    blind: WeightTable | None = None
+    settings: Settings  # settings of the run, those of the model where it brings them
+    schedule: Settings  # levels and the bank for the modalities of the pair
+    weights: WeightTable  # w of the finest level and of the refinement
+    coarse: WeightTable | None = None  # w of the other levels, where a model acts at the finest one only
+    model: Model | None = None  # where the weights come from
+    predictor: Predictor | None = None  # what the model tells structures with
+    match: StructureMatch | None = None  # which moving label is which class of the model
+    blind: WeightTable | None = None  # w for pairs without moving labels, where training found another
+    # the model's structure maps are left out, because the images are far finer than in training
     without_maps: bool = False
 
     @classmethod

@@ -17,8 +17,7 @@ from regweave.run.read import Inputs
 from regweave.run.resolve import predictor_of
 from regweave.types import Field, ImagePair
 
-REJECTED = ("W210", "W216")
-"""Warnings that a start was rejected."""
+REJECTED = ("W210", "W216")  # warnings that a start was rejected
 
 
 def require_start(init: Any, model: Model | None) -> None:

@@ -31,8 +31,7 @@ from regweave.types import Direction, Field, Float64Array, Geometry, LabelMap, T
 
 IDENTITY = "identity"
 Space = Literal["fixed", "moving"]
-TransformLike = str | Path | Transform | Result
-"""A file, a transform or result in memory, or the word ``identity``."""
+TransformLike = str | Path | Transform | Result  # a file, a transform or result in memory, or the word `identity`
 DIRECTIONS: dict[Space, Direction] = {"fixed": "fixed_to_moving", "moving": "moving_to_fixed"}
 """Which way points go that start in a space."""
 

@@ -25,8 +25,7 @@ from regweave.measures.verdict import Rules, Verdict, failed, tally
 from regweave.types import Float64Array
 
 REFERENCE, SINGLE = "uniform", "single:"
-WITHHELD = "withheld"
-"""In place of a label: the mean over the structures that nothing was allowed to learn."""
+WITHHELD = "withheld"  # in place of a label: the mean over the structures that nothing was allowed to learn
 MEASURES = (
     ("hd95_mm", "HD95 mm", ".2f"), ("assd_mm", "ASSD mm", ".2f"), ("folding_fraction", "folding %", ".4f"),
     ("sdlogj", "SDlogJ", ".3f"), ("seconds", "seconds", ".1f"), ("peak_mb", "peak MB", ".0f"),
@@ -35,8 +34,7 @@ MEASURES = (
 PERCENT = ("folding_fraction",)
 PER_PAIR = ("seconds", "peak_mb", "folding_fraction", "sdlogj")
 PER_LABEL = ("dice_before", "dice_start", "dice_after", "hd95_mm", "assd_mm")
-COLUMNS = ("id", "method", "label", *PER_LABEL, *PER_PAIR, "state")
-"""Columns of ``results.csv``."""
+COLUMNS = ("id", "method", "label", *PER_LABEL, *PER_PAIR, "state")  # columns of `results.csv`
 BOTH: tuple[When, When] = ("dice_before", "dice_after")
 
 
@@ -51,10 +49,8 @@ class Difference(RecordPart):
 
     method: Text
     label: Text | None
-    n: Count
-    """Pairs that count, of which some were better, worse and equal."""
-    mean: Known
-    """Mean difference of Dice with a 95 % interval by patient."""
+    n: Count  # pairs that count, of which some were better, worse and equal
+    mean: Known  # mean difference of Dice with a 95 % interval by patient
     low: Known
     high: Known
     better: Count
@@ -276,8 +272,7 @@ def compare(found: Evaluation) -> tuple[Difference, ...]:
 
 
 DASH = "–"
-N_NAMED = 10
-"""Registrations that did not pass and are named in the summary."""
+N_NAMED = 10  # registrations that did not pass and are named in the summary
 STATES_SHOWN = {"vanished": ("vanished",), "not scored": ("no reference", "not in moving")}
 
 

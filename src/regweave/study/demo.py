@@ -43,12 +43,10 @@ from regweave.training.run import train
 from regweave.types import ImagePair
 
 N_TRAIN, N_TEST = 6, 4
-FIRST_TEST = 1000
-"""Held-out phantoms have the same seeds for any number of phantoms to learn from."""
+FIRST_TEST = 1000  # held-out phantoms have the same seeds for any number of phantoms to learn from
 MOST_CASES = 20
 LEAST_CASES = 6
-MOST_PAGES = 4
-"""Held-out pairs with a page of their own, those with the lowest Dice."""
+MOST_PAGES = 4  # held-out pairs with a page of their own, those with the lowest Dice
 LISTS = ("PAIRS.csv", "pairs.csv")
 IMAGE, LABELS = "image.nii.gz", "labels.nii.gz"
 BEFORE = "before"
@@ -233,26 +231,18 @@ class ColumnSummary(RecordPart):
 class DemoSummary(RecordPart):
     """Numbers of a demo, for its page and for the terminal; ``demo.json``."""
 
-    source: Text
-    """Where the scans come from."""
-    n_train: Count
-    """Pairs to learn from; `n_test` pairs of `n_patients` are held out."""
+    source: Text  # where the scans come from
+    n_train: Count  # pairs to learn from; `n_test` pairs of `n_patients` are held out
     n_test: Count
     n_patients: Count
     structures: list[Text]
-    dice: dict[str, list[Known]]
-    """By title of the method: mean Dice over all structures, then of each."""
-    learned: Text
-    """Title of the learned weights."""
-    best_single: Text
-    """Title of the single metric with the highest Dice on the training pairs."""
+    dice: dict[str, list[Known]]  # by title of the method: mean Dice over all structures, then of each
+    learned: Text  # title of the learned weights
+    best_single: Text  # title of the single metric with the highest Dice on the training pairs
     against: list[PairedComparison]
-    trust: Annotated[list[ColumnSummary], Field(min_length=1)]
-    """Weights by class."""
-    gain: Known
-    """Gain of left-out patients in training; None if no learned column is used."""
-    shown: dict[SafeName, Known]
-    """Pairs with a page, with their mean Dice by the learned weights; the lowest first."""
+    trust: Annotated[list[ColumnSummary], Field(min_length=1)]  # weights by class
+    gain: Known  # gain of left-out patients in training; None if no learned column is used
+    shown: dict[SafeName, Known]  # pairs with a page, with their mean Dice by the learned weights; the lowest first
     failures: list[Text]
 
     @model_validator(mode="after")

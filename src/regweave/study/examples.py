@@ -11,8 +11,7 @@ from regweave.study.phantoms import make_phantom
 from regweave.types import Image, ImagePair, LabelMap
 
 NAMES = {1: "mandible", 2: "left parotid", 3: "right parotid"}
-KEPT = {3: 1, 4: 2, 5: 3}
-"""Labels of the phantom that are kept, and their numbers here."""
+KEPT = {3: 1, 4: 2, 5: 3}  # labels of the phantom that are kept, and their numbers here
 SHAPE, SPACING_MM = (56, 56, 40), (3.5, 3.5, 4.5)
 
 

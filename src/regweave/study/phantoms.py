@@ -32,8 +32,7 @@ from scipy import ndimage
 
 from regweave.types import Field, Float64Array, Geometry, Image, ImagePair, LabelArray, LabelMap, Volume
 
-MIN_JACOBIAN = 0.3
-"""Smallest volume change that the true deformation may have."""
+MIN_JACOBIAN = 0.3  # smallest volume change that the true deformation may have
 
 Surface = Callable[[Float64Array], Float64Array]
 Look = Callable[["_Tissue", Float64Array], Float64Array]
@@ -228,10 +227,8 @@ def make_phantom(
 
 
 VOXEL_MM = 4.0
-EDGE_MM = 1.5
-"""Width of the border between two tissues there."""
-MOVE_MM = (9.0, 12.0)
-"""Range of the movement of an organ there."""
+EDGE_MM = 1.5  # width of the border between two tissues there
+MOVE_MM = (9.0, 12.0)  # range of the movement of an organ there
 
 
 class _Textures:
@@ -253,13 +250,11 @@ def _move(rng: np.random.Generator) -> Float64Array:
     return np.asarray(rng.uniform(*MOVE_MM) * direction / np.linalg.norm(direction)).reshape(3, 1, 1, 1)
 
 
-METAL_SHARE = 0.45
-"""Share of voxels that metal makes black or white."""
+METAL_SHARE = 0.45  # share of voxels that metal makes black or white
 METAL_REACH_MM = 24.0
 AGENT_REACH_MM = 16.0
 COIL_REACH_MM = 32.0
-MOVE_REACH_MM = 20.0
-"""Distance over which the movement of an organ fades."""
+MOVE_REACH_MM = 20.0  # distance over which the movement of an organ fades
 BODY = 0.40
 BODY_RADII_MM = (84.0, 90.0, 140.0)
 

@@ -24,10 +24,8 @@ from regweave.training.state import TrainingLog
 from regweave.types import WeightTable
 
 T = TypeVar("T", bound=Hashable)
-PairScores = Mapping[str, PairScore]
-"""Scores by pair id."""
-STANDARD_ERRORS = 1.0
-"""Standard errors of its mean gain that a learned candidate must exceed."""
+PairScores = Mapping[str, PairScore]  # scores by pair id
+STANDARD_ERRORS = 1.0  # standard errors of its mean gain that a learned candidate must exceed
 CHOSEN_ERRORS = 2.0
 """Standard errors that the best of several candidates must exceed: the best is chosen by the same pairs."""
 

@@ -49,8 +49,7 @@ BALANCES = (0.3, 0.1, 0.03)
 """Factors on the smoothness that are tried with the selected columns: better costs need less smoothness."""
 STRENGTHS = (0.3, 3.0)
 """Factors on the whole column of a class that are tried: its costs relative to the smoothness there."""
-NEAR = 0.9
-"""A smoothness within this factor of one that was tried counts as tried."""
+NEAR = 0.9  # a smoothness within this factor of one that was tried counts as tried
 
 RegisterLeftOut = Callable[[Sequence[Sequence[WeightTable]]], Sequence[PairScores]]
 """Registers the left-out pairs: for each set of weights, one for each fold, the scores of all pairs."""
@@ -95,14 +94,11 @@ class ColumnLearner:
     state: TrainingState
     """Files, candidates, log, threads, and the cache of samples: those along the trajectory of the start serve every
     fold and all hyper-parameters."""
-    options: TrainOptions
-    """Method and limits."""
-    schedule: Settings
-    """Levels and bank."""
+    options: TrainOptions  # method and limits
+    schedule: Settings  # levels and bank
     load: Callable[[PairFiles], ImagePair] | None = None
     """Returns a pair with its initial alignment; by default that of the settings."""
-    mark: str = ""
-    """Part of the cache keys of pairs that ``load`` returns."""
+    mark: str = ""  # part of the cache keys of pairs that `load` returns
 
     @classmethod
     def of(cls, state: TrainingState) -> ColumnLearner:
@@ -172,16 +168,11 @@ class ColumnSelection:
     """One way to use learned columns, and its gain on left-out patients."""
 
     options: LssvmOptions
-    share: float
-    """Share of the way from the uniform bank to the learned columns."""
-    classes: tuple[int, ...]
-    """Classes whose learned columns are used."""
-    gates: Mapping[int, GateRecord]
-    """Gain of each class by its column."""
-    gain: Gain | None = None
-    """Gain in mean Dice with these classes; None where nothing is used."""
-    balance: float = 1.0
-    """Factor on the smoothness of the uniform bank."""
+    share: float  # share of the way from the uniform bank to the learned columns
+    classes: tuple[int, ...]  # classes whose learned columns are used
+    gates: Mapping[int, GateRecord]  # gain of each class by its column
+    gain: Gain | None = None  # gain in mean Dice with these classes; None where nothing is used
+    balance: float = 1.0  # factor on the smoothness of the uniform bank
     strengths: Mapping[int, float] = field(default_factory=dict)
     """Factors on whole columns, 1 where a class is not named."""
 
@@ -218,8 +209,7 @@ class ColumnSelection:
         }
 
 
-Attempt = tuple[ColumnSelection, Candidate]
-"""Selection that was tried, and its record."""
+Attempt = tuple[ColumnSelection, Candidate]  # selection that was tried, and its record
 
 
 @dataclass(frozen=True)
@@ -227,15 +217,11 @@ class Trial:
     """Learned columns of all folds, and the left-out pairs to try them on."""
 
     w0: WeightTable
-    columns: Sequence[FittedColumns]
-    """Learned columns, one for each fold."""
-    uniform: PairScores
-    """Scores of the uniform bank."""
+    columns: Sequence[FittedColumns]  # learned columns, one for each fold
+    uniform: PairScores  # scores of the uniform bank
     folds: Sequence[Fold]
-    register: RegisterLeftOut
-    """Registers left-out pairs."""
-    smoke: bool = False
-    """Try one value of everything."""
+    register: RegisterLeftOut  # registers left-out pairs
+    smoke: bool = False  # try one value of everything
 
     def run(self, selections: Sequence[ColumnSelection]) -> list[PairScores]:
         """Register the left-out pairs with each selection."""

@@ -41,10 +41,8 @@ GRID = {"C": (LssvmOptions.C,), "alpha": ALPHAS, "eta": (LssvmOptions.eta,)}
 SMOKE_PREDICTOR = {"perceptron": {"samples": 500, "steps": 3}, "unet": {"width": 8, "steps": 3}}
 """Options of predictors with effort ``smoke``."""
 AUTO = "auto"
-CHOICES = ("perceptron", "unet")
-"""Predictors that ``auto`` chooses from, the cheapest first."""
-TABLE = "train"
-"""Table of these options in a settings file."""
+CHOICES = ("perceptron", "unet")  # predictors that `auto` chooses from, the cheapest first
+TABLE = "train"  # table of these options in a settings file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,7 @@ from regweave.training.state import TrainingLog
 from regweave.types import Geometry, LabelMap, Modality, Volume
 
 logger = logging.getLogger(__name__)
-BYTES_PER_VOXEL = 8.0
-"""An image and its labels in memory."""
+BYTES_PER_VOXEL = 8.0  # an image and its labels in memory
 
 
 @dataclass(frozen=True)
@@ -104,21 +103,14 @@ def _say_nothing(_message: str) -> None:
 class PredictorFits:
     """Fits of one kind of predictor to images, each computed once and kept on disk."""
 
-    kind: Choice
-    """Kind of predictor and its options."""
-    classes: tuple[int, ...]
-    """Label values, 0 first."""
-    modality: Modality
-    """How intensities are mapped."""
+    kind: Choice  # kind of predictor and its options
+    classes: tuple[int, ...]  # label values, 0 first
+    modality: Modality  # how intensities are mapped
     reading: Reading
-    seed: int = 0
-    """Draws voxels and images."""
-    max_memory_mb: float = 1500.0
-    """Images are drawn at random until they fill it."""
-    store: Path | None = None
-    """Folder in which fits are kept, named by a hash of all that they depend on."""
-    tell: Callable[[str], None] = field(default=_say_nothing, compare=False)
-    """Takes a line now and then."""
+    seed: int = 0  # draws voxels and images
+    max_memory_mb: float = 1500.0  # images are drawn at random until they fill it
+    store: Path | None = None  # folder in which fits are kept, named by a hash of all that they depend on
+    tell: Callable[[str], None] = field(default=_say_nothing, compare=False)  # takes a line now and then
 
     def __call__(self, images: Sequence[SegmentedImage], like: Predictor | None) -> Predictor:
         """Fit to images, or take the same fit from the store; ``like`` hands on choices made before.
@@ -170,12 +162,9 @@ class PredictorFits:
         return self.kind.fit(examples, like)
 
 
-PARTS = 5
-"""Parts into which the patients are dealt; a pair's predictor leaves out those of its own patients."""
-COSTLY_PARTS = 3
-"""Parts where a fit takes minutes or more."""
-SCORED_IMAGES = 12
-"""Images whose segmentations are scored, at most."""
+PARTS = 5  # parts into which the patients are dealt; a pair's predictor leaves out those of its own patients
+COSTLY_PARTS = 3  # parts where a fit takes minutes or more
+SCORED_IMAGES = 12  # images whose segmentations are scored, at most
 
 
 class Predictors:

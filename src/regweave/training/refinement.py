@@ -56,10 +56,8 @@ from regweave.types import ImagePair, WeightTable
 
 LEVEL_SHARES = (0.25, 0.5, 0.75)
 """Shares of the levels' weight that are tried for a member that compares structure maps there."""
-MOST_LOST = 0.002
-"""Largest loss in mean Dice of the known structures by the separate column of the background."""
-DIGITS = 4
-"""Decimals of recorded factors: the quadratic programme leaves traces of 1e-17 in unused members."""
+MOST_LOST = 0.002  # largest loss in mean Dice of the known structures by the separate column of the background
+DIGITS = 4  # decimals of recorded factors: the quadratic programme leaves traces of 1e-17 in unused members
 
 
 def weigh_refinement(state: TrainingState) -> TrainingState:
@@ -108,12 +106,9 @@ def _has_predictors(state: TrainingState) -> bool:
 class RefinementSearch:
     """Coordinate search by registrations, with the moving labels or without them."""
 
-    state: TrainingState
-    """Pairs, settings, start and candidates."""
-    folds: Sequence[Fold]
-    """Splits by patient; without any, nothing is tried."""
-    maps: bool
-    """Try members that compare structure maps; every pair then has a predictor without its patients."""
+    state: TrainingState  # pairs, settings, start and candidates
+    folds: Sequence[Fold]  # splits by patient; without any, nothing is tried
+    maps: bool  # try members that compare structure maps; every pair then has a predictor without its patients
     predicted: bool = False
     """Search without moving labels: members that compare them are not tried. The smoothness of the settings stays; it
     becomes a stiffness, the same for all classes."""
@@ -355,12 +350,9 @@ class RefinementSvm:
     applies unchanged. The proximity term of the programme keeps columns near the common one.
     """
 
-    learner: ColumnLearner
-    """Learner of the levels: options, schedule, candidates, memory and threads."""
-    common: WeightTable
-    """Weights that all structures share; their rows of the refinement are the start."""
-    predicted: bool = False
-    """Ignore the moving labels."""
+    learner: ColumnLearner  # learner of the levels: options, schedule, candidates, memory and threads
+    common: WeightTable  # weights that all structures share; their rows of the refinement are the start
+    predicted: bool = False  # ignore the moving labels
 
     def __call__(self, pairs: Sequence[PairFiles]) -> tuple[WeightTable, Preferences]:
         """Columns learned from pairs, and the weight of each member in them relative to the largest common one."""

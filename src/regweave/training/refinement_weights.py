@@ -37,8 +37,7 @@ FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Weights that may be tried for a member, relative to the largest start weight of the refinement."""
 MAP_FACTORS = (*FACTORS, 16.0, 32.0)
 """The same for a member that compares structure maps: good maps are worth more than all images together."""
-SMOOTHNESS = "smoothness"
-"""Name of the curve over the smoothness of the refinement."""
+SMOOTHNESS = "smoothness"  # name of the curve over the smoothness of the refinement
 SHARES = (0.5, 1.0)
 """Shares of the way from the common column to the column of a structure that are tried on left-out patients."""
 
@@ -46,8 +45,7 @@ Register = Callable[[Sequence[WeightTable]], Sequence[PairScores]]
 """Registers all training pairs with each of the weights."""
 RegisterLeftOut = Callable[[Sequence[Sequence[WeightTable]]], Sequence[PairScores]]
 """Registers the left-out pairs: for each set of weights, one for each fold, the scores of all pairs."""
-Preferences = Mapping[str, Mapping[int, float]]
-"""Best factor of each member by structure."""
+Preferences = Mapping[str, Mapping[int, float]]  # best factor of each member by structure
 Propose = Callable[[Sequence[PairFiles]], tuple[WeightTable, Preferences]]
 """Learner of columns from pairs: the weights, and the factors behind them."""
 NextValues = Callable[[Sequence[float], Mapping[float, float]], list[float]]
@@ -75,14 +73,11 @@ class RefinementWeights:
 
     weights: WeightTable
     """The start's, with other rows for members of the refinement where left-out patients gained by it."""
-    scores: PairScores
-    """Scores of all judged pairs with them."""
-    record: RefinementRecord = NOT_SEARCHED
-    """Values that were tried, and their gains."""
+    scores: PairScores  # scores of all judged pairs with them
+    record: RefinementRecord = NOT_SEARCHED  # values that were tried, and their gains
     curves: tuple[Curve, ...] = field(default=(), repr=False)
     """One for each setting that was searched; `weigh_by_structure` uses them."""
-    without_labels: WeightTable | None = None
-    """Weights for pairs without moving labels, where others are better there."""
+    without_labels: WeightTable | None = None  # weights for pairs without moving labels, where others are better there
 
     def recorded(self, **parts: Any) -> RefinementWeights:
         """Return the same weights with more parts of the record."""

@@ -12,8 +12,7 @@ from regweave.jobs.table import PairFiles
 from regweave.run.read import Reading
 from regweave.types import Geometry, LabelMap, Modality
 
-SHOWN = 5
-"""Pairs that a message names before it counts the rest."""
+SHOWN = 5  # pairs that a message names before it counts the rest
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from regweave.training.scan import DatasetScan
     from regweave.types import WeightTable
 
-LATER: Any = None
-"""Value of a part that a later stage sets."""
+LATER: Any = None  # value of a part that a later stage sets
 
 
 @dataclass
@@ -92,16 +91,11 @@ class TrainingState:
     options: TrainOptions
     log: TrainingLog
     kept: Cache
-    workers: int
-    """Options, log, cache of samples and fits, and threads for learning."""
-    pairs: tuple[PairFiles, ...]
-    """Training pairs in the order of their ids; those that fail are removed."""
-    settings: Settings
-    """Settings of the registrations, with the smoothness that was tuned last."""
-    run: Runner
-    """Runs registrations and caches their scores."""
-    failed: Mapping[str, str] = field(default_factory=dict)
-    """Error code of each pair that was removed."""
+    workers: int  # options, log, cache of samples and fits, and threads for learning
+    pairs: tuple[PairFiles, ...]  # training pairs in the order of their ids; those that fail are removed
+    settings: Settings  # settings of the registrations, with the smoothness that was tuned last
+    run: Runner  # runs registrations and caches their scores
+    failed: Mapping[str, str] = field(default_factory=dict)  # error code of each pair that was removed
     # scan
     tuning: tuple[PairFiles, ...] = ()
     judged: tuple[PairFiles, ...] = ()
@@ -113,21 +107,17 @@ class TrainingState:
     modality: BankName = LATER
     """Contents of the files, structures to learn, structures that a pair does not show, and bank of the settings."""
     # tune
-    uniform: PairScores = LATER
-    """Scores of the uniform bank with the tuned smoothness."""
+    uniform: PairScores = LATER  # scores of the uniform bank with the tuned smoothness
     smoothness: SmoothnessRecord = LATER
-    least_smoothness: float = 0.0
-    """Record of the tuning, and the smallest smoothness of the levels that was tried."""
+    least_smoothness: float = 0.0  # record of the tuning, and the smallest smoothness of the levels that was tried
     # predict_classes
     start: WeightTable = LATER
     predictor: Predictor | None = None
     predictor_choice: PredictorChoice | None = None
     """Class predictor of the model, and the scores of its kind on left-out patients."""
-    candidates: CandidateRunner = LATER
-    """Registers pairs with candidate weights."""
+    candidates: CandidateRunner = LATER  # registers pairs with candidate weights
     # weigh_refinement
-    refinement: RefinementWeights = LATER
-    """Weights with those of the refinement."""
+    refinement: RefinementWeights = LATER  # weights with those of the refinement
     # select_columns
     selection: ColumnSelection = LATER
     by_fold: Sequence[FittedColumns] = ()

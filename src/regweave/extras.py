@@ -18,23 +18,9 @@ def installed(module: str) -> bool:
 
 
 def require(module: str, extra: str, purpose: str, code: str = "E158") -> None:
-    """Refuse to go on without a package that only some users need.
+    """Refuse to go on without a package that only some users need, with the command that installs it: UsageError.
 
-    Parameters
-    ----------
-    module : str
-        Module of the package.
-    extra : str
-        Group of dependencies that brings it.
-    purpose : str
-        What needs it, as the beginning of a sentence: "learning".
-    code : str
-        Code of the error.
-
-    Raises
-    ------
-    UsageError
-        Where the package is not installed; with the command that installs it.
+    ``extra`` is the group of dependencies that brings it, ``purpose`` the beginning of a sentence, such as "learning".
     """
     package = module.partition(".")[0]
     if not installed(package):

@@ -51,10 +51,7 @@ def terminal_safe(text: str) -> str:
 def warn(text: str) -> None:
     """Add a warning to the record of every call that is running in this context, and show it.
 
-    Parameters
-    ----------
-    text : str
-        What deserves a look; begins with a W2xx code of ``docs/errors.md``.
+    The text begins with a W2xx code of ``docs/errors.md``.
 
     Examples
     --------

@@ -139,13 +139,8 @@ EVERY_S = 0.1  # seconds between two drawings
 class Bar:
     """One line that is drawn again and again, and wiped at the end.
 
-    Parameters
-    ----------
-    lines : bool
-        Where standard error is neither a terminal nor a notebook, print a line for each message that asks for one;
-        otherwise nothing is shown there.
-    shown : bool
-        False shows nothing anywhere.
+    With ``lines``, each message that has a line for a log is printed where standard error is neither a terminal nor a
+    notebook; otherwise nothing is shown there.
     """
 
     def __init__(self, *, lines: bool = False, shown: bool = True) -> None:
@@ -229,10 +224,7 @@ class BatchBar(Bar):
 class TrainingBar(Bar):
     """Progress of a training: its stages, and how many registrations of the stage are done.
 
-    Attributes
-    ----------
-    stages : mapping
-        Work and seconds of each stage, when the training is done.
+    At the end ``stages`` has the work and the seconds of each stage.
     """
 
     def __init__(self, *, lines: bool = False, shown: bool = True) -> None:
@@ -292,16 +284,9 @@ class StagedBar(Bar):
 
 
 class RegistrationBar(StagedBar):
-    """Progress of one registration: its stages with their seconds, and with ``verbose`` every step.
+    """Progress of one registration: its stages with their seconds, and with ``verbose`` a line for every step.
 
-    Parameters
-    ----------
-    lines, shown
-        As in `Bar`.
-    verbose : bool
-        Print a line for each step too.
-    writes : bool
-        Whether files follow: the registration is then a part of the bar.
+    Where the run ``writes`` files, the registration is a part of the bar.
     """
 
     def __init__(self, *, lines: bool = False, shown: bool = True, verbose: bool = False, writes: bool = False) -> None:

@@ -135,19 +135,7 @@ def _unloaded() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit status.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Command line without the program's name; by default that of the process.
-
-    Returns
-    -------
-    int
-        0 done, 1 some pairs failed, 2 usage, 3 input, 4 resources, 5 cancelled, 6 a failed verdict
-        with ``--strict``, 70 internal.
-    """
+    """Run the program with a command line, by default that of the process; return an exit status of `EXIT_STATUS`."""
     with guarded_streams():
         return _run(None if arguments is None else list(arguments))
 

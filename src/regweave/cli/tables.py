@@ -104,16 +104,7 @@ def text_table(
 ) -> str:
     """Lay out columns of text within 80 characters; columns that do not fit go below.
 
-    Parameters
-    ----------
-    title : str
-        Above the names of the lines.
-    header : sequence of str
-        Column titles.
-    lines : sequence of (str, cells)
-        Name and cells of each line.
-    longest : int
-        Longest title or name, other than one of several words, that is shown whole.
+    A line is a name and its cells; ``title`` stands above the names. A title or name of one word is cut at ``longest``.
 
     Examples
     --------

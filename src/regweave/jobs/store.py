@@ -51,31 +51,16 @@ def run_tasks(
     on_progress: OnBatchProgress | None = None,
     whole: Callable[[Outcome], bool] | None = None,
 ) -> list[Outcome]:
-    """Run a function on many arguments in parallel.
+    """Run a function on many arguments in parallel; an outcome for each, in the order of the tasks.
 
-    Parameters
-    ----------
-    tasks : (key, arguments) tuples
-        Keys are unique names. Arguments are small: JSON values, paths, numpy arrays, dataclasses, pydantic models.
-        Where the function reads files, put their hashes in, or a changed file goes unnoticed by the store.
-    function : callable
-        Takes the arguments and returns a JSON value; a function of a module that the workers can import.
-    workers : int or Team, optional
-        Processes of this machine, each with one kernel thread; by default as many as threads are allowed.
-    scheduler : str or Cluster, optional
-        Dask scheduler whose workers are used instead. Workers must run the code of the caller.
-    store : path, optional
-        Folder in which finished tasks are kept, and looked up first. Failed tasks are tried again, and so are those of
-        other code.
-    on_progress : callable, optional
-        Called with a `BatchProgress` after every task.
-    whole : callable, optional
-        Whether the files that a task of the store wrote are unchanged; if not, it runs again.
+    Keys are unique names; arguments are small: JSON values, paths, numpy arrays, dataclasses, pydantic models. Where
+    the function reads files, put their hashes in, or a changed file goes unnoticed by the store. The function returns a
+    JSON value, and is one of a module that the workers can import. A failure stops no other task.
 
-    Returns
-    -------
-    list of Outcome
-        In the order of the tasks. A failure stops no other task.
+    ``workers`` are processes of this machine, each with one kernel thread; by default as many as threads are allowed. A
+    Dask ``scheduler`` takes their place, whose workers must run the code of the caller. Finished tasks are kept in
+    ``store`` and looked up there first; those that failed, those of other code, and those whose files ``whole`` finds
+    changed run again.
 
     Raises
     ------

@@ -264,23 +264,12 @@ Pairs = Table | Sequence[Pair]
 
 
 def pairs_on_disk(pairs: Pairs, folder: Path, groups: Sequence[str] | None = None) -> list[PairFiles]:
-    """Return the files of pairs; what is in memory is written first, each image once.
+    """Return the files of pairs; what is in memory is written into the folder first, each image once, by its content.
 
-    Parameters
-    ----------
-    pairs : path, table, or sequence
-        CSV file; a pandas table or rows by column; or a pair each: a PairFiles, or a tuple of fixed image, moving
-        image, fixed labels and moving labels. Images are files or whatever `regweave.register` takes.
-    folder : path
-        Where images in memory are written, named by their content; it is made when it is needed.
-    groups : sequence of str, optional
-        Patients of each pair, ``p07`` or ``p07+p11``; by default those of the rows, else each pair is a patient of
-        its own.
-
-    Raises
-    ------
-    RegweaveError
-        E132 where pairs cannot be understood, E101 where a file cannot be opened; what the readers raise.
+    Pairs are a CSV file; a pandas table or rows by column; or a pair each: a PairFiles, or a tuple of fixed image,
+    moving image, fixed labels and moving labels. Images are files or whatever `regweave.register` takes. ``groups`` are
+    the patients of each pair, ``p07`` or ``p07+p11``; by default those of the rows, else each pair is a patient of its
+    own. Pairs that cannot be understood are E132, a file that cannot be opened E101.
     """
     if isinstance(pairs, str | Path):
         listed = read_pairs(pairs)

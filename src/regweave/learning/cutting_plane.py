@@ -54,14 +54,8 @@ class Constraints:
 class Oracle:
     """Separation oracle: all inference of a fit, the constraints it has found, and their number.
 
-    Parameters
-    ----------
-    samples : sequence of Sample
-        In the order that every array of the fit has.
-    engine : str or Solver
-        Inference engine; a name stands for its default options.
-    mapper : callable
-        ``map`` or its like: independent tasks may run at the same time; their results come in order.
+    Arrays of the fit have the order of the samples. ``mapper`` is ``map`` or its like: independent tasks may run at the
+    same time, and their results come in order.
     """
 
     def __init__(self, samples: Sequence[Sample], engine: str | Solver, mapper: Mapper = map) -> None:
@@ -178,19 +172,8 @@ def minimise(oracle: Oracle, convex: Convex, epsilon: float, max_rounds: int) ->
     """Minimise eq. (10) with constraints that are found when they are needed.
 
     Known constraints are evaluated before any inference; a sample is inferred only if none of them is violated by more
-    than ε. The algorithm ends when violation plus inference gap is at most ε for every sample, or when inference finds
-    no further constraint.
-
-    Parameters
-    ----------
-    oracle : Oracle
-        Inference, constraints, and the working sets to start from, which grow.
-    convex : Convex
-        The problem.
-    epsilon : float
-        Largest violation that is left.
-    max_rounds : int
-        Largest number of programmes, at least 1.
+    than ε. The algorithm ends when violation plus inference gap is at most ε for every sample, when inference finds no
+    further constraint, or after ``max_rounds`` programmes. The working sets of the oracle are the start, and grow.
     """
     rounds: list[Round] = []
     for _ in range(max_rounds):

@@ -81,24 +81,10 @@ def fit_lssvm(
 ) -> Fit:
     """Learn weights by Algorithm 1 on cached terms.
 
-    Parameters
-    ----------
-    samples : sequence of Sample
-        In any order, which does not change the result. Restricted terms learn one class, eqs. (4) to (6); others learn
-        all classes jointly.
-    w0 : WeightTable
-        Start and centre of the proximity term; its members and classes are the rows and columns learned.
-    options : LssvmOptions, optional
-        Hyper-parameters.
-    pairwise_floor : float, optional
-        Smallest pairwise weight; by default a quarter of the start's.
-    engine : str or Solver
-        Inference engine; a name stands for its default options.
-    on_progress : callable, optional
-        Called with each `Iteration`.
-    mapper : callable
-        ``map`` or its like, to run independent inferences at the same time; it does not change the result.
-
+    The order of the samples does not change the result. Restricted terms learn one class, eqs. (4) to (6); others learn
+    all classes jointly. ``w0`` is the start and the centre of the proximity term; ``pairwise_floor`` is the smallest
+    pairwise weight, by default a quarter of the start's. ``mapper``, ``map`` or its like, may run independent
+    inferences at the same time; it does not change the result either.
     """
     ordered = sorted(samples, key=lambda s: s.key)
     floor = FLOOR * w0.pairwise if pairwise_floor is None else pairwise_floor

@@ -75,26 +75,8 @@ class QPSolution:
 def solve(cuts: Cuts, n_samples: int, w0: Float64Array, C: float, alpha: float, lower: Float64Array) -> QPSolution:
     """Minimise ½‖w‖² + α‖w − w₀‖² + (C/N)·Σξ_i over w ≥ lower, ξ ≥ 0 with a·w + b ≤ ξ_i for each cut.
 
-    Parameters
-    ----------
-    cuts : Cuts
-        The working sets of all samples.
-    n_samples : int
-        N.
-    w0, lower : float arrays of shape (d,)
-        Centre of the proximity term; smallest weights, minus infinity where free.
-    C, alpha : float
-        Weights of the slacks and of the proximity term, 0 or more.
-
-    Returns
-    -------
-    QPSolution
-        In the order of the given samples and cuts; that order does not change a bit of w.
-
-    Raises
-    ------
-    ArithmeticError
-        If the optimality conditions are not met to `TOLERANCE`.
+    ``n_samples`` is N; weights of ``lower`` are minus infinity where they are free. The order of samples and cuts does
+    not change a bit of w. ArithmeticError is raised if the optimality conditions are not met to `TOLERANCE`.
 
     Examples
     --------

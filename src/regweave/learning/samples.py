@@ -152,23 +152,10 @@ def first_steps(
 def samples_at(
     pair_id: str, steps: Sequence[Step], structures: Sequence[int] | None, *, one_class: bool = False
 ) -> list[Sample]:
-    """Make the samples of some structures from the first steps of a pair.
+    """Make the samples of some structures from the first steps of a pair, one for each level where a label can lose.
 
-    Parameters
-    ----------
-    pair_id : str
-        Name of the pair.
-    steps : sequence of Step
-        From `first_steps`; they serve any structures, because the loss has no part in the trajectory.
-    structures : sequence of int, optional
-        Structures that count in the loss; all that the moving labels show where not given.
-    one_class : bool
-        Restrict the terms to the nodes of those structures, to learn one column for them.
-
-    Returns
-    -------
-    list of Sample
-        One for each level where a label can lose anything.
+    The steps of `first_steps` serve any structures, because the loss has no part in the trajectory; without a choice
+    all structures of the moving labels count. ``one_class`` restricts the terms to their nodes, to learn one column.
     """
     samples = []
     for step in steps:

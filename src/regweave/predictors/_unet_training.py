@@ -102,18 +102,10 @@ KNOTS = 5  # knots of the elastic displacement along an axis
 
 
 class SegmentedTensors:
-    """Segmented images in the memory of a device, drawn with augmentation.
+    """Segmented images in the memory of a device, drawn with augmentation in one shape.
 
-    Parameters
-    ----------
-    images, labels : sequences of arrays
-        Channels (I, X, Y, Z) and class numbers (X, Y, Z); the first axis goes from right to left.
-    shape : three ints
-        Shape of a drawn image.
-    device : torch.device
-        Device of all tensors.
-    mirrored : sequence of ints
-        Number of each class in a mirrored image: every second image is then mirrored left to right.
+    Images have channels (I, X, Y, Z), labels class numbers (X, Y, Z); the first axis goes from right to left.
+    ``mirrored`` has the number of each class in a mirrored image: every second image is then mirrored left to right.
     """
 
     def __init__(
@@ -258,18 +250,8 @@ def fit_network(
 ) -> Arrays:
     """Fit a U-Net to segmented images and return its weights.
 
-    Parameters
-    ----------
-    images : sequence of float32 arrays of shape (I, X, Y, Z)
-        Mapped intensities.
-    labels : sequence of uint8 arrays of shape (X, Y, Z)
-        Number of the class of each voxel.
-    plan : TrainingPlan
-        Network, length, seed and device.
-    tell : callable, optional
-        Called every ten steps.
-    checkpoint : path, optional
-        File of the state; an interrupted training continues from it.
+    Images are mapped intensities (I, X, Y, Z), labels the class number of each voxel (X, Y, Z). ``tell`` is called
+    every ten steps. An interrupted training continues from its ``checkpoint``.
     """
     training = Training(images, labels, plan)
     digest = hashlib.sha256(repr(plan).encode())

@@ -52,19 +52,9 @@ def n_channels(modality: str) -> int:
 
 
 def channels(data: NDArray[Any], modality: str) -> NDArray[np.float32]:
-    """Map intensities to about -1 to 1.
+    """Map Hounsfield units, or MR intensities in any scale, to about -1 to 1, in float32 (I, X, Y, Z).
 
-    Parameters
-    ----------
-    data : array of shape (X, Y, Z)
-        Hounsfield units, or the intensities of an MR image in any scale.
-    modality : str
-        Two fixed windows for ``ct``, else one by the percentiles of the image.
-
-    Returns
-    -------
-    float32 array of shape (I, X, Y, Z)
-        Two channels for CT, soft tissue first, and one for MR.
+    A CT has two channels, one for each fixed window, soft tissue first; MR has one, by the percentiles of the image.
 
     Examples
     --------
@@ -86,19 +76,9 @@ def _mapped(image: NDArray[np.float32], low: float, high: float) -> NDArray[np.f
 
 
 def strides_for(spacing_mm: Sequence[float], shape: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
-    """Choose how far each axis is pooled between scales, so that voxels become cubes first.
+    """Choose how far each axis is pooled between the `SCALES`, so that voxels become cubes first: 1 or 2 for each axis.
 
-    Parameters
-    ----------
-    spacing_mm : three numbers
-        Distance of the voxels along the axes.
-    shape : three ints
-        Voxels along the axes of a middling image.
-
-    Returns
-    -------
-    tuple of `SCALES` - 1 tuples of three ints
-        1 or 2 for each axis, the finest scale first.
+    ``shape`` is that of a middling image. The finest scale comes first.
 
     Examples
     --------

@@ -46,13 +46,7 @@ class Line:
 
 
 def write_page(folder: str | Path) -> Path:
-    """Make ``index.html`` again in the folder of a batch, and return its path.
-
-    Raises
-    ------
-    RegweaveError
-        E101, E102, E178 where results.json is missing, damaged, or not what a batch writes.
-    """
+    """Make ``index.html`` again in the folder of a batch, and return its path; E101, E102, E178 for results.json."""
     where = Path(folder)
     return draw(read_record(Batch, where / RESULTS).model_copy(update={"folder": where}))
 

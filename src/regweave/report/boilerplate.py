@@ -22,15 +22,7 @@ STARTS = {
 def boilerplate(folder: str | Path) -> str:
     """Return a paragraph for the methods section of a paper, and the papers that it cites.
 
-    Parameters
-    ----------
-    folder : path
-        What ``regweave register`` or ``contours`` wrote.
-
-    Raises
-    ------
-    RegweaveError
-        E101 where there is no record, E178 where it is not one of ours.
+    The folder is what ``regweave register`` or ``contours`` wrote: E101 without a record, E178 where it is not ours.
     """
     record = load(folder)
     run = record.provenance

@@ -71,11 +71,8 @@ def show(page: Path) -> None:
 def fusion(fixed: Volume, moving: Sequence[Volume], height: int = HEIGHT) -> list[list[NDArray[np.uint8]]]:
     """Cut the middle planes of images on one grid and overlay them: fixed blue, moving orange, agreement grey.
 
-    Returns
-    -------
-    list of lists of uint8 arrays of shape (height, columns, 3)
-        For each moving image the axial, coronal and sagittal plane, with square pixels, through the centre of the
-        bright voxels of the fixed image.
+    For each moving image these are the axial, coronal and sagittal plane, (height, columns, 3), with square pixels,
+    through the centre of the bright voxels of the fixed image.
     """
     display = Display.of(fixed.geometry, BUDGETS["small"])
     still = _grey(display.image(fixed.data), fixed.data)

@@ -98,18 +98,9 @@ class Scale:
 
 
 def scale(values: Iterable[float], start: float, end: float, *, whole: bool = False, log: bool = False) -> Scale:
-    """Fit a scale to finite values; its ends are ticks.
+    """Fit a scale to finite values, with ``log`` to those above zero; its ends are ticks.
 
-    Parameters
-    ----------
-    values : numbers
-        What must be shown; what is not finite, or with ``log`` not above zero, is left out.
-    start, end : float
-        Pixels of the ends.
-    whole : bool
-        Whole ticks only.
-    log : bool
-        Powers of ten.
+    ``start`` and ``end`` are pixels. Ticks are whole numbers if ``whole``, and powers of ten if ``log``.
 
     Examples
     --------

@@ -26,17 +26,8 @@ Links = Mapping[tuple[str, str], str]  # addresses of the pages of single regist
 def write_page(folder: str | Path, rules: Rules | None = None) -> Path:
     """Write ``report.html`` and ``index.html`` into the folder of an evaluation, and return the path of the former.
 
-    Parameters
-    ----------
-    folder : path
-        Holds results.json; pages of single registrations in ``pages/<id>/report.html`` are linked where they exist.
-    rules : Rules, optional
-        Acceptance criteria of the verdicts on the pages, instead of those of the record.
-
-    Raises
-    ------
-    RegweaveError
-        E101, E102, E178 where results.json is missing, damaged, or not what `evaluate` writes.
+    Pages of single registrations, ``pages/<id>/report.html``, are linked where they exist. ``rules`` replace those of
+    the record. A results.json that is missing, damaged or not ours is E101, E102 or E178.
     """
     where = Path(folder)
     found = read_record(Evaluation, where / RESULTS)

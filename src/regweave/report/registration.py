@@ -46,20 +46,9 @@ def write_page(
 ) -> Path:
     """Make ``report.html`` again in the folder of a registration, and return its path.
 
-    Parameters
-    ----------
-    folder : path
-        Output of ``regweave register``, or of `Result.save`.
-    rules, landmarks : optional
-        Acceptance criteria or landmarks instead of those of the record: page and record are judged again.
-    detail : "small", "normal" or "full"
-        Number of voxels that the page shows.
-
-    Raises
-    ------
-    RegweaveError
-        E101, E102 where a file is missing or damaged, E178 where the record is not one of ours, E198 where the folder
-        holds too little for a page.
+    With ``rules`` or ``landmarks`` page and record are judged again; ``detail`` chooses the number of voxels of the
+    page. A missing or damaged file is E101 or E102, a record that is not ours E178, a folder with too little for a page
+    E198.
     """
     folder = Path(folder)
     saved = load(folder)

@@ -71,18 +71,10 @@ def signoff_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def read_signoff(path: str | Path) -> SignOff:
-    r"""Read a sign-off that the page exported.
+    """Read a sign-off that the page exported; E145 if it is none or incomplete, E114 if it is too long.
 
-    Parameters
-    ----------
-    path : path
-        Lines ``# key: value``, then a table with tabs: structure, grade, comment. Nothing is quoted, and from the line
-        of the columns on every line is a row.
-
-    Raises
-    ------
-    RegweaveError
-        E145 where it is no sign-off, or one that leaves out reviewer, date, hash or a grade; E114 where it is too long.
+    Lines ``# key: value`` come first, then a table with tabs: structure, grade, comment. Nothing is quoted, and from
+    the line of the columns on every line is a row.
     """
     try:
         lines = read_text(path, LONGEST).removesuffix("\n").split("\n")

@@ -324,18 +324,9 @@ def _read_nodes(path: Path, members: tuple[str, ...]) -> NodeEvidence | None:
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
-    """Read arrays of an archive by name.
+    """Read arrays by name from what `numpy.savez_compressed` wrote.
 
-    Parameters
-    ----------
-    path : Path
-        File that `numpy.savez_compressed` wrote.
-    names : sequence of str
-
-    Raises
-    ------
-    RegweaveError
-        E101 no regular file, E102 damaged or not such an archive, E140 more than the machine has memory for.
+    E101 is no regular file, E102 a damaged archive or another one, E140 more than the machine has memory for.
     """
     subject = f"'{path}'"
     with open_file(path) as stream:

@@ -159,22 +159,8 @@ def check_method(job: Method) -> None:
 def recorded_call(record: str | Path, **files: Any) -> dict[str, Any]:
     """Return the fields of the job that a record holds, after comparing every file with its hash.
 
-    Parameters
-    ----------
-    record : path
-        ``result.json``, or its folder.
-    **files : paths, optional
-        New places of images, labels and masks.
-
-    Raises
-    ------
-    RegweaveError
-        E178 where the record is damaged; E174 where the run cannot be repeated: a file is not the one that was used.
-
-    Warns
-    -----
-    RegweaveWarning
-        W213, where another version of the program made the record.
+    ``files`` are new places of images, labels and masks. A damaged record is E178; where a file is not the one that was
+    used, the run cannot be repeated: E174. Where another version of the program made the record, W213 is given.
     """
     path = Path(record)
     run = load(path).provenance

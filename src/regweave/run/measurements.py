@@ -95,14 +95,7 @@ def _warn_outside_masks(pair: ImagePair) -> None:
 class NodeRecorder:
     """Callback of `align` that measures the deciding metric and the confidence of each node in the last step.
 
-    Parameters
-    ----------
-    weights : WeightTable
-        Weights of the run, all members.
-    schedule : Settings
-        Settings of the levels: their members, and which step is the last.
-    then : callable
-        Called with every step.
+    Every step goes on to another callback. The settings are those of the levels, and name the last step.
     """
 
     def __init__(self, weights: WeightTable, schedule: Settings, then: Callable[[Step], None]) -> None:

@@ -259,12 +259,9 @@ def check_memory(
 
 
 class Cache:
-    """Least-recently-used cache of values that can be computed again, bounded by bytes.
+    """Least-recently-used cache of values that can be computed again, bounded by the megabytes of their arrays.
 
-    Parameters
-    ----------
-    limit_mb : float
-        Megabytes of arrays that are cached. An array that two values share counts twice. With 0 nothing is cached.
+    An array that two values share counts twice. With a limit of 0 nothing is cached.
 
     Examples
     --------

@@ -57,19 +57,7 @@ class Recipe:
         cls, settings: Settings, inputs: Inputs, model: Model | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> Recipe:  # fmt: skip
-        """Decide what runs on a pair of images, or refuse it.
-
-        Parameters
-        ----------
-        settings : Settings
-            What `regweave.config.presets.choose_settings` chose.
-        inputs : Inputs
-            Images and labels as they were read.
-        model : Model, optional
-            Learned weights.
-        metrics : mapping, optional
-            Weights of members by hand.
-        """
+        """Decide what runs on a pair of images, or refuse it; ``metrics`` are weights of members by hand."""
         schedule = settings.for_bank(bank_for(inputs, model))
         weights = _weights(settings, schedule, model, metrics)
         # A model that acts at the finest level only leaves the uniform bank to the others.
@@ -159,12 +147,7 @@ class Recipe:
     def attach_labels(self, pair: ImagePair, *, predict: bool) -> tuple[ImagePair, ClassesFrom]:
         """Return the pair with the moving labels that choose the weights, and where they come from.
 
-        Parameters
-        ----------
-        pair : ImagePair
-            Images with the labels that were given.
-        predict : bool
-            Use the predictor even where there are labels.
+        With ``predict`` the predictor is used even where labels are given.
         """
         if len(self.weights.classes) == 1:
             return pair, "none"

@@ -59,14 +59,8 @@ def _gate(gain: float, error: float, n: int, wanted: float) -> GateRecord:
 def choose(tried: Mapping[T, PairScores], judge: Callable[[T], GateRecord], current: T) -> tuple[T, GateRecord]:
     """Take the candidate with the largest mean Dice if its gate is open, else the current one; of equals the first.
 
-    Parameters
-    ----------
-    tried : mapping
-        Scores of left-out pairs by candidate.
-    judge : callable
-        Gate of a candidate, by the gain of left-out patients.
-    current : candidate
-        The candidate in use, which wins a tie; it need not be among those that were tried.
+    ``tried`` has the scores of left-out pairs by candidate, ``judge`` returns the gate of a candidate. The current one
+    wins a tie, and need not be among those that were tried.
     """
     best = max(tried, key=lambda c: (overall(tried[c]), c == current))
     gate = judge(best)

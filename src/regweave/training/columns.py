@@ -265,19 +265,7 @@ class Trial:
 def try_columns(options: LssvmOptions, trial: Trial, shown: Mapping[str, frozenset[int]]) -> list[Attempt]:
     """Register left-out pairs with the columns of the folds, first of all classes, then of those with an open gate.
 
-    Parameters
-    ----------
-    options : LssvmOptions
-        Hyper-parameters that the columns were learned with.
-    trial : Trial
-        Columns and left-out pairs.
-    shown : mapping
-        Structures that a pair shows in both label maps, by id.
-
-    Returns
-    -------
-    list of Attempt
-        One for each of `SHARES`.
+    ``shown`` has by id the structures of both label maps of a pair. There is an attempt for each of `SHARES`.
     """
     classes, shares = trial.w0.classes, SHARES[-1:] if trial.smoke else SHARES
     learned = trial.run([ColumnSelection(options, share, classes, {}) for share in shares])

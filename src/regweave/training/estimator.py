@@ -84,17 +84,10 @@ class MetricLearner(TrainSetup):
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def fit(self, pairs: Pairs, y: None = None, *, groups: Sequence[str] | None = None) -> Self:
-        """Learn a model.
+        """Learn a model from pairs, given as in `regweave.train`; ``y`` is there for scikit-learn, and is None.
 
-        Parameters
-        ----------
-        pairs : path, table, or sequence
-            Training pairs, as in `regweave.training.run.train`.
-        y : None
-            There for scikit-learn; the masks of the pairs are what is learned from.
-        groups : sequence of str, optional
-            Patients of each pair, ``p07`` or ``p07+p11``; by default those of the rows, else each pair is a patient
-            of its own.
+        ``groups`` are the patients of each pair, ``p07`` or ``p07+p11``; by default those of the rows, else each pair
+        is a patient of its own.
         """
         _refuse_target(y)
         options = TrainOptions(**{f.name: getattr(self, f.name) for f in fields(TrainOptions)})
@@ -109,12 +102,9 @@ class MetricLearner(TrainSetup):
         return self
 
     def predict(self, pairs: Pairs) -> list[Transform]:
-        """Register pairs; the moving labels, where the list has them, choose the weights.
+        """Register pairs and return the transform of each, from fixed to moving points.
 
-        Returns
-        -------
-        list of Transform
-            Fixed to moving points, one for each pair.
+        The moving labels, where the list has them, choose the weights.
         """
         model, reading = self._fitted(), Reading(classes=self.classes)
         with self._runner(reading, pairs) as (_, listed):

@@ -52,16 +52,7 @@ def segmented_images(
     """Each image of the list once, whatever its name; moving images first.
 
     A pair of two patients does not say which of them an image shows; those that all pairs with this image have in
-    common do, mostly.
-
-    Parameters
-    ----------
-    pairs : sequence of PairFiles
-        The list.
-    hashes : callable
-        SHA-256 of the files of a pair, by column.
-    grids : callable
-        Grids of the images of a pair, ``fixed`` and ``moving``.
+    common do, mostly. ``hashes`` returns the SHA-256 of the files of a pair by column, ``grids`` its two grids.
     """
     patients: dict[str, set[str]] = {}
     for pair in pairs:
@@ -168,20 +159,11 @@ SCORED_IMAGES = 12  # images whose segmentations are scored, at most
 
 
 class Predictors:
-    """Fits class predictors to the images of a list, each when it is first asked for.
+    """Fits of class predictors to the images of a list, each computed when it is first used.
 
     Where a fit is costly as few are made as can be: fewer parts, and none for a pair that lies across two of them.
-
-    Parameters
-    ----------
-    images : sequence of SegmentedImage
-        What to learn from.
-    fit : PredictorFits
-        Fits one kind to some of them.
-    pairs : sequence of PairFiles
-        Pairs that will be asked for; patients of others are never left out.
-    seed : int
-        Deals the parts, and draws images that are scored.
+    Patients of other pairs than ``pairs`` are never left out. The seed deals the parts, and draws images that are
+    scored.
     """
 
     def __init__(

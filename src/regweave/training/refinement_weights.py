@@ -98,21 +98,9 @@ def mix_refinement(
     `CHOSEN_ERRORS` standard errors, the member takes the value that is best on all pairs. All pairs are registered with
     all values, so folds need no further registrations, and leave-one-out folds are affordable.
 
-    Parameters
-    ----------
-    start : WeightTable
-        The bank before learning.
-    scores : PairScores
-        Scores of all pairs with it.
-    members : mapping
-        Factors that may be tried for each member of one stage; a member without factors keeps its own, and takes part
-        in the normalisation. Rows of other members stay.
-    folds : sequence of Fold
-        Splits by patient; without any, nothing is judged and nothing changes.
-    register : callable
-        Registers all pairs.
-    search : callable
-        Line search over the factors.
+    ``scores`` are those of all pairs with the start. ``members`` has the factors that may be tried for each member of
+    one stage; a member without factors keeps its own, and takes part in the normalisation. Rows of other members stay.
+    Without folds nothing is judged and nothing changes.
     """
     rows = start.matrix[start.rows([*members]), 0]
     if not folds or len(members) < 2 or not rows.any():
@@ -172,21 +160,9 @@ def weigh_by_structure(
 ) -> RefinementWeights:
     """Use weights by structure in the refinement where left-out patients gain by it.
 
-    Each fold chooses columns from its own training pairs, and its left-out pairs are registered with them. A structure
-    keeps its column if its own Dice rises by a standard error; then the mean over all structures must rise by one.
-
-    Parameters
-    ----------
-    found : RefinementWeights
-        The common weights, with the curves of their search.
-    pairs : sequence of PairFiles
-        All training pairs.
-    folds : sequence of Fold
-        Splits by patient.
-    propose : callable
-        Learns columns from pairs.
-    left_out, register : callable
-        Register the left-out pairs of the folds, each with its own weights, and all pairs.
+    Each fold learns columns from its own training pairs by ``propose``, and its left-out pairs are registered with
+    them. A structure keeps its column if its own Dice rises by a standard error; then the mean over all structures must
+    rise by one. ``found`` are the common weights, with the curves of their search.
     """
     common = found.weights
     whole, factors = propose(pairs)

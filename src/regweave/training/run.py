@@ -173,24 +173,9 @@ def fit_model(
     workers: int = 1,
     kept: Cache | None = None,
 ) -> Model:
-    """Run all stages and return the model.
+    """Run all stages and return the model; the order of the pairs does not change it.
 
-    Parameters
-    ----------
-    pairs : sequence of PairFiles
-        In any order; it does not change the model.
-    settings : Settings
-        Settings of the registrations.
-    options : TrainOptions
-        Options of the training.
-    run : Runner
-        Runs the registrations.
-    on_progress : callable
-        Called with `TrainProgress` messages.
-    workers : int
-        Threads for learning.
-    kept : Cache, optional
-        Cache of trajectories and fits that other trainings on the same pairs share.
+    ``workers`` are threads for learning. ``kept`` has trajectories and fits that trainings on the same pairs share.
     """
     log, listed = TrainingLog(on_progress), tuple(sorted(pairs, key=lambda p: p.id))
     state = TrainingState(options, log, kept or Cache(options.max_memory_mb), workers, listed, settings, run)

@@ -32,7 +32,7 @@ from regweave.jobs.methods import REFINE, Method, bank_of_list, baseline_methods
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import Outcome, content_hash
 from regweave.jobs.table import PairFiles, read_pairs
-from regweave.measures import dice
+from regweave.measures.overlap import dice
 from regweave.measures.statistics import count_better, paired_bootstrap
 from regweave.model.model import Model
 from regweave.predictors import Examples, Predictor

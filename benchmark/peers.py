@@ -34,13 +34,14 @@ from accuracy import Ledger, mean_dice, mean_of
 from regweave.errors import RegweaveError
 from regweave.io import fill_value, write_image, write_labels
 from regweave.jobs.table import check_leak
-from regweave.measures import dice, regularity, surface_distances
+from regweave.measures.deformation import regularity
+from regweave.measures.overlap import dice, surface_distances
 from regweave.model import find_model
 from regweave.model.model import Model
 from regweave.run.read import Reading, as_stored, read_inputs
 from regweave.run.start import start_pair
-from regweave.spatial import warp_image, warp_labels
 from regweave.spatial.deformation import determinant
+from regweave.spatial.warp import warp_image, warp_labels
 from regweave.types import Field, ImagePair, LabelMap, Transform
 
 FOLDER = ROOT / "benchmark" / "peers"

@@ -15,7 +15,8 @@ from regweave.cli import app as program
 from regweave.cli import main
 from regweave.cli.app import WIDTH
 from regweave.cli.tables import terminal_text, text_table
-from regweave.io import read_transform, write_image, write_labels, write_linear, write_transform
+from regweave.io import read_transform, write_image, write_labels, write_transform
+from regweave.io.transforms.files import write_linear
 from regweave.types import Field, Geometry, LabelMap, Transform, Volume
 
 

@@ -18,7 +18,8 @@ from regweave.cli import main
 from regweave.config.presets import metric_weights, parse, preset, preset_names
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import read_image, read_labels, write_image, write_labels, write_linear
+from regweave.io import read_image, read_labels, write_image, write_labels
+from regweave.io.transforms.files import write_linear
 from regweave.model.model import Model
 from regweave.run.register import register
 from regweave.study.phantoms import make_phantom

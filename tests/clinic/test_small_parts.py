@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from regweave.clinic.propagate import read_name_map
 from regweave.clinic.quality import flagged, kinds_done
 from regweave.clinic.settings import intra_patient_settings
 from regweave.clinic.structures import choose, note_of, require_names
 from regweave.errors import RegweaveWarning, UsageError
+from regweave.io.labels import read_name_map
 from regweave.measures.landmarks import Landmark, LandmarkScore
 from regweave.measures.propagation import ClinicSection, NotCarried, PropagatedStructure, WholePair
 from regweave.measures.scores import PairScore

@@ -9,11 +9,11 @@ import pytest
 from made_dicom import Made, Roi, circle, dose, save, write_rtstruct, write_series
 
 from regweave.cli import main
-from regweave.io import read_transform, write_linear
+from regweave.io import read_transform
 from regweave.io.dicom.dose import read_dose
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import list_series, read_series
-from regweave.io.transforms.files import write_transform
+from regweave.io.transforms.files import write_linear, write_transform
 from regweave.types import Ends, Field, Geometry, Transform
 
 PLAN = Made()

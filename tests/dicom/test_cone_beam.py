@@ -11,7 +11,7 @@ from made_dicom import Roi, circle, write_rtstruct
 from regweave.cli import main
 from regweave.clinic.patient import cuts_patient, field_of_view, trusted
 from regweave.clinic.scans import HounsfieldMap, hounsfield_map
-from regweave.contours import dice_of_areas
+from regweave.contours.regions import dice_of_areas
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import read_series
 from regweave.types import Geometry, Volume

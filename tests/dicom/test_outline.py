@@ -14,7 +14,9 @@ from regweave.clinic.propagate import propagate_contours
 from regweave.clinic.quality import Pair, flagged, outline_row
 from regweave.clinic.scans import prepare, read_scans
 from regweave.clinic.structures import find_outline, rigid_pair, rigid_reason, rigid_row
-from regweave.contours import carry, dice_of_areas, shape_of, volume_ml
+from regweave.contours.carry import carry
+from regweave.contours.regions import dice_of_areas, volume_ml
+from regweave.contours.shape import shape_of
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import read_series
 from regweave.measures.verdict import clinic_rules

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.contours import carry_set, dice_of_areas, volume_ml
+from regweave.contours.carry import carry_set
+from regweave.contours.regions import dice_of_areas, volume_ml
 from regweave.io import read_transform
 from regweave.io.dicom.reg import read_reg
 from regweave.io.dicom.rtstruct import read_rtstruct, write_rtstruct
 from regweave.io.dicom.series import read_series
-from regweave.spatial import warp_image
+from regweave.spatial.warp import warp_image
 from regweave.types import Field, Transform
 
 pytestmark = [pytest.mark.data, pytest.mark.filterwarnings("ignore:W22")]

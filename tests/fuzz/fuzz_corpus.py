@@ -13,6 +13,7 @@ from fuzz_mutate import Mutation
 
 from regweave import io
 from regweave.config.presets import preset
+from regweave.io.transforms import files
 from regweave.jobs.table import read_pairs
 from regweave.study.phantoms import make_phantom
 from regweave.types import Field, Transform
@@ -105,7 +106,7 @@ def _transforms(folder: Path, true_field: Field, fixed: dict[str, bytes]) -> lis
     io.write_transform(folder / "t.h5", Transform(true_field, small))
     io.write_displacement(folder / "d.nii.gz", true_field)
     for name in ("l.tfm", "l.mat"):
-        io.write_linear(folder / name, small)
+        files.write_linear(folder / name, small)
     euler = sitk.Euler3DTransform((1.0, 2.0, 3.0), 0.1, 0.0, 0.05, (4.0, 5.0, 6.0))
     sitk.WriteTransform(euler, str(folder / "e.txt"))
     spline = sitk.BSplineTransformInitializer(sitk.ReadImage(str(folder / "fixed.nii.gz")), (2, 2, 2))

@@ -13,10 +13,10 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from regweave.errors import RegweaveError
-from regweave.io import read_linear, read_transform, write_linear, write_transform
+from regweave.io import read_transform, write_transform
 from regweave.io.geometry import grid_hash, same_voxels
 from regweave.io.transforms import files, itk
-from regweave.io.transforms.files import FieldList, bound_mm
+from regweave.io.transforms.files import FieldList, bound_mm, write_linear
 from regweave.io.transforms.itk import LINEAR
 from regweave.threads import kernel_threads
 from regweave.types import Ends, Field, Geometry, Transform
@@ -61,7 +61,7 @@ def test_each_linear_type_is_what_simpleitk_applies(tmp_path, suffix):
         path = tmp_path / f"t{suffix}"
         sitk.WriteTransform(made, str(path))
         points = rng.normal(0, 30, (5, 3))
-        matrix = read_linear(path)
+        matrix = read_transform(path).affine
         expected = [made.TransformPoint(p) for p in points.tolist()]
         np.testing.assert_allclose(points @ matrix[:3, :3].T + matrix[:3, 3], expected, atol=1e-9)
 
@@ -80,7 +80,7 @@ def test_what_is_no_number(tmp_path):
     for bad in ["nan", "inf", "1e400", "1_0", "0x10", "1,5", "--1", "1.2.3", "1e", "é", "\x00"]:
         path = text_file(tmp_path / "t.tfm", "TranslationTransform_double_3_3", f"1 {bad} 3", "")
         with pytest.raises(RegweaveError, match=r"E102|E104"):
-            read_linear(path)
+            read_transform(path)
 
 
 def test_grids_that_the_numbers_do_not_fill(tmp_path):
@@ -283,7 +283,7 @@ def test_old_spelling_of_itk(tmp_path):
         group = h5["TransformGroup/0"]
         for name in ("Parameters", "FixedParameters"):
             group.move(f"Transform{name}", f"Tranform{name}")
-    np.testing.assert_array_equal(read_linear(tmp_path / "t.h5")[:3, 3], [1, 2, 3])
+    np.testing.assert_array_equal(read_transform(tmp_path / "t.h5").affine[:3, 3], [1, 2, 3])
 
 
 def test_any_changed_number_is_seen(tmp_path):

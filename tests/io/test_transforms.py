@@ -12,13 +12,12 @@ from scipy.spatial.transform import Rotation
 
 from regweave.errors import RegweaveError
 from regweave.io import (
-    read_linear,
     read_transform,
     total_displacement,
     write_displacement,
-    write_linear,
     write_transform,
 )
+from regweave.io.transforms.files import write_linear
 from regweave.types import Field, Geometry, Transform
 
 SHIFT = np.array([6.0, -4.0, 3.0])
@@ -204,7 +203,7 @@ def test_linear_transforms_of_itk(tmp_path, suffix):
         sitk.WriteTransform(itk, str(path))
         points = inner_points(GRIDS["oblique"])
         expected = evaluate_with_itk(itk, points)
-        matrix = read_linear(path)
+        matrix = read_transform(path).affine
         np.testing.assert_allclose(points @ matrix[:3, :3].T + matrix[:3, 3], expected, atol=1e-9)
         transform = read_transform(path, GRIDS["oblique"])
         np.testing.assert_array_equal(transform.affine, matrix)
@@ -216,7 +215,7 @@ def test_linear_transforms_of_itk(tmp_path, suffix):
 def test_written_matrix(tmp_path):
     for suffix in (".tfm", ".mat", ".h5"):
         write_linear(tmp_path / f"a{suffix}", AFFINE)
-        np.testing.assert_array_equal(read_linear(tmp_path / f"a{suffix}"), AFFINE)
+        np.testing.assert_array_equal(read_transform(tmp_path / f"a{suffix}").affine, AFFINE)
 
 
 def bspline():
@@ -237,9 +236,8 @@ def test_any_other_transform_is_sampled(tmp_path):
     points = grid.points(index.astype(float))
     found = points + transform.field.data[:, index[:, 0], index[:, 1], index[:, 2]].T
     np.testing.assert_allclose(found, evaluate_with_itk(itk, points), atol=1e-4)
-    for call in (read_transform, read_linear):
-        with pytest.raises(RegweaveError, match="E115"):
-            call(path)
+    with pytest.raises(RegweaveError, match="E115"):
+        read_transform(path)
 
 
 def test_single_field_and_another_grid(tmp_path):
@@ -287,7 +285,7 @@ def test_matrix_cut_at_any_byte(tmp_path):
         for kept in range(len(content)):
             path.write_bytes(content[:kept])
             with pytest.raises(RegweaveError, match="E102"):
-                read_linear(path)
+                read_transform(path)
 
 
 def test_unusable_transforms(tmp_path):
@@ -300,7 +298,7 @@ def test_unusable_transforms(tmp_path):
     flat = sitk.ScaleTransform(3, (1.0, 1.0, 0.0))
     sitk.WriteTransform(flat, str(tmp_path / "flat.tfm"))
     with pytest.raises(RegweaveError, match=r"E115.*inverted"):
-        read_linear(tmp_path / "flat.tfm")
+        read_transform(tmp_path / "flat.tfm")
     with pytest.raises(RegweaveError, match="E152"):
         write_transform(tmp_path / "t.mat", smooth_transform(GRIDS["LPS"]))
 

@@ -6,7 +6,7 @@ from scipy import ndimage
 from scipy.stats import spearmanr
 
 from regweave.losses import surface, voxel
-from regweave.measures import surface_distances
+from regweave.measures.overlap import surface_distances
 from regweave.spatial.control_grid import ControlGrid, LabelSet, shift
 from regweave.types import Geometry
 

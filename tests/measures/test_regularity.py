@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from regweave.measures import regularity
+from regweave.measures.deformation import regularity
 from regweave.spatial.deformation import determinant
 from regweave.types import Field, Geometry
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from regweave.measures import dice
+from regweave.measures.overlap import dice
 from regweave.measures.scores import STATES, PairScore, score_labels
 from regweave.types import Geometry, LabelMap
 

@@ -8,9 +8,9 @@ from scipy import ndimage
 
 from regweave import _core
 from regweave.errors import RegweaveWarning, UsageError
-from regweave.measures import dice
+from regweave.measures.overlap import dice
 from regweave.registration.initial import PyramidLevel, coarser, initial_affine
-from regweave.spatial import warp_labels
+from regweave.spatial.warp import warp_labels
 from regweave.types import Field, Geometry, LabelMap, Transform, Volume
 
 GRID = Geometry((48, 40, 36), np.diag([3.0, 3.5, 4.0, 1.0]))

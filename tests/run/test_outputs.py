@@ -11,7 +11,7 @@ from regweave.config.presets import preset
 from regweave.errors import RegweaveError
 from regweave.io import read_transform, write_image
 from regweave.run.images import usual_outputs
-from regweave.spatial import warp_image, warp_points
+from regweave.spatial.warp import warp_image, warp_points
 from regweave.study.phantoms import make_phantom
 
 ALWAYS = {"result.json", ".regweave-result"}

@@ -15,8 +15,9 @@ import regweave
 from regweave import _core, notices
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
-from regweave.io import write_image, write_linear, write_transform
+from regweave.io import write_image, write_transform
 from regweave.io.geometry import Orientation
+from regweave.io.transforms.files import write_linear
 from regweave.model.model import Model
 from regweave.progress import Progress
 from regweave.registration.align import align

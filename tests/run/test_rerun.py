@@ -9,7 +9,8 @@ from regweave import notices
 from regweave.cli import main
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, RegweaveWarning
-from regweave.io import read_image, read_transform, sha256, write_image, write_labels, write_linear
+from regweave.io import read_image, read_transform, sha256, write_image, write_labels
+from regweave.io.transforms.files import write_linear
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.run.job import recorded_call

@@ -20,7 +20,7 @@ from regweave.jobs.methods import FACTORS, REFINE_FACTORS, baseline_methods, tun
 from regweave.jobs.runner import ScoringTask, mean_over_pairs, pair_score, score_dice, score_pair
 from regweave.jobs.store import Outcome
 from regweave.jobs.table import FILES, PairFiles
-from regweave.measures import dice, surface_distances
+from regweave.measures.overlap import dice, surface_distances
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord

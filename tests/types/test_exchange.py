@@ -8,7 +8,7 @@ import SimpleITK as sitk  # noqa: N813
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels
 from regweave.io.transforms.files import read_transform
-from regweave.spatial import warp_image
+from regweave.spatial.warp import warp_image
 from regweave.types import Ends, Field, Geometry, LabelMap, Transform, Volume
 
 TURN = np.array([[0.0, -1.0, 0.0], [0.6, 0.0, -0.8], [0.8, 0.0, 0.6]])

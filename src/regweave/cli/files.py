@@ -23,7 +23,6 @@ from regweave.io import (
     require_absent,
     total_displacement,
     write_displacement,
-    write_linear,
     write_transform,
 )
 from regweave.io.dicom.overview import OverviewEntry, overview
@@ -34,7 +33,7 @@ from regweave.io.disk.files import suffix_of
 from regweave.io.geometry import MIN_OVERLAP
 from regweave.io.images import is_dicom_folder, read_stored
 from regweave.io.transforms.ends import require_reference
-from regweave.io.transforms.files import DICOM_SUFFIXES, WRITTEN_SUFFIXES
+from regweave.io.transforms.files import DICOM_SUFFIXES, WRITTEN_SUFFIXES, write_linear
 from regweave.io.transforms.itk import ANYWHERE
 from regweave.types import Geometry, Transform
 

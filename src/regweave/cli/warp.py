@@ -30,7 +30,8 @@ from regweave.cli.options import (
     input_option,
     method_option,
 )
-from regweave.contours import carry_set, volume_ml
+from regweave.contours.carry import carry_set
+from regweave.contours.regions import volume_ml
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import (
     fill_value,
@@ -53,7 +54,7 @@ from regweave.io.images import FORMAT_OF
 from regweave.io.labels import read_name_map
 from regweave.io.transforms.files import DICOM_SUFFIXES, LINEAR_SUFFIXES
 from regweave.run.warp import IDENTITY, Space, onto_grid, warp_points
-from regweave.spatial import warp_image, warp_labels
+from regweave.spatial.warp import warp_image, warp_labels
 from regweave.types import Geometry, StructureSet, Transform
 
 ReferenceOption = Annotated[

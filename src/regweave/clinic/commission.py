@@ -11,8 +11,7 @@ from scipy import ndimage
 
 from regweave import notices
 from regweave.clinic.propagate import Propagation, propagate_contours
-from regweave.contours import dice_of_areas
-from regweave.contours.regions import outlines
+from regweave.contours.regions import dice_of_areas, outlines
 from regweave.io.dicom.series import DicomSlice, Series, SliceGrid
 from regweave.io.disk.records import Count, Known, Number, RecordPart, Text, this_program
 from regweave.spatial.warp import warp_points

@@ -18,15 +18,16 @@ from regweave.clinic.scans import Scan, ScanLike, label_map, prepare, read_scans
 from regweave.clinic.settings import intra_patient_settings
 from regweave.clinic.start import find_start
 from regweave.clinic.structures import carried, choose, find_outline, is_outline, note_of, require_names
-from regweave.contours import Shape, draw_labels, label_values, shape_of
-from regweave.errors import RegweaveError, UsageError
+from regweave.contours.labels import draw_labels, label_values
+from regweave.contours.shape import Shape, shape_of
+from regweave.errors import RegweaveError
 from regweave.io import prepare_output, write_labels
 from regweave.io.dicom.parse import files_in
 from regweave.io.dicom.reg import write_reg_deformable
 from regweave.io.dicom.rtstruct import write_rtstruct
 from regweave.io.dicom.series import Series, series_by_place
 from regweave.io.disk.files import sha256
-from regweave.io.disk.text import parse_json, parse_rows, read_text
+from regweave.io.labels import read_name_map
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.propagation import ClinicSection, NotCarried, PropagatedStructure
 from regweave.measures.verdict import Rules, clinic_rules, read_rules
@@ -45,7 +46,6 @@ from regweave.types import Field, LabelMap, LeftOut, Structure, StructureSet, Tr
 RTSTRUCT, REG = "rtstruct.dcm", "registration.dcm"
 WRITTEN = ("warped", "labels", "transform", "report")
 """Outputs of the registration that a propagation writes: the page is made from them."""
-LONGEST_MAP = 1_000_000
 OF_LABELS = ("W203", "W214")
 """Warnings of label voxels, which here only guide: volumes and missing structures are reported by structure."""
 MOST_PUSHED = 10.0
@@ -414,20 +414,3 @@ def _write_files(folder: Path, done: Propagation) -> Propagation:
     seconds = {**done.result.seconds, "objects": time.perf_counter() - began}
     result = done.result.model_copy(update={"clinic": done.quality.model_copy(update=written), "seconds": seconds})
     return replace(done, result=result.write(folder, WRITTEN, there=["transform", "labels"]))
-
-
-def read_name_map(path: str | Path) -> dict[str, str]:
-    """Read new names of structures: JSON ``{"old": "new"}``, or two columns with a comma or a tab between."""
-    text = read_text(path, LONGEST_MAP)
-    try:
-        if Path(path).suffix.lower() == ".json":
-            pairs = list(parse_json(text).items())
-        else:
-            pairs = [tuple(row) for row in parse_rows(text.splitlines(), "\t" if "\t" in text else ",") if any(row)]
-        names = {str(old).strip(): str(new).strip() for old, new in pairs}
-    except (ValueError, TypeError, AttributeError) as error:
-        message = f"'{path}' is no map of names ({type(error).__name__})"
-        raise UsageError("E107", message, 'JSON {"old": "new"}, or a line "old,new" for each structure') from error
-    if not names or not all(names) or not all(names.values()):
-        raise UsageError("E107", f"'{path}' maps no name, or an empty one", 'write a line "old,new" for each structure')
-    return names

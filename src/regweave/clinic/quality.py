@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from regweave.clinic.scans import Scan, box_round
 from regweave.clinic.start import Start, correlation, missing_ends, thinned
-from regweave.contours import Shape, carry, overlap_ml, shape_of, volume_ml
-from regweave.contours.regions import outlines, region_of
+from regweave.contours.carry import carry
+from regweave.contours.regions import outlines, overlap_ml, region_of, volume_ml
+from regweave.contours.shape import Shape, shape_of
 from regweave.io.dicom.series import Series
 from regweave.io.geometry import overlap_fraction
 from regweave.measures.propagation import DONE_HERE, PropagatedStructure, TestKind, WholePair

@@ -22,7 +22,7 @@ from regweave.clinic.patient import (
     trusted_region,
     without_couch,
 )  # fmt: skip
-from regweave.contours import Shape
+from regweave.contours.shape import Shape
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.parse import require_same_patient, scan
 from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series

@@ -17,8 +17,9 @@ from regweave.clinic.patient import BODY_HU, tissue_values
 from regweave.clinic.quality import Pair, outside_share, structure_row
 from regweave.clinic.scans import Scan, box_round, regridded
 from regweave.clinic.start import thinned
-from regweave.contours import Shape, carry, dice_of_areas, overlap_ml, regions_of
-from regweave.contours.regions import outlines
+from regweave.contours.carry import carry
+from regweave.contours.regions import dice_of_areas, outlines, overlap_ml, regions_of
+from regweave.contours.shape import Shape
 from regweave.errors import UsageError
 from regweave.io.dicom.rtstruct import checked_names
 from regweave.io.dicom.series import Series

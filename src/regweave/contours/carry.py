@@ -9,7 +9,7 @@ import numpy as np
 from regweave.contours.regions import outlines
 from regweave.contours.shape import Shape, samples_per_pixel, shape_of
 from regweave.io.dicom.series import Series
-from regweave.spatial import warp_points
+from regweave.spatial.warp import warp_points
 from regweave.threads import side_by_side
 from regweave.types import Contour, Float64Array, LeftOut, Structure, StructureSet, Transform
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +37,6 @@ from regweave.io.stored import (
     volume_shape,
     whole_labels,
 )
-from regweave.threads import side_by_side
 from regweave.types import Geometry, LabelMap, Volume
 
 Format = Literal["NIfTI", "NRRD or MetaImage", "DICOM"]
@@ -132,16 +131,6 @@ def names_file(source: Any) -> Path | None:
 def read_stored(source: Any, nifti_frame: NiftiFrame = "auto", *, follow_links: bool = False) -> Stored:
     """Read an image and check all but its values; what its header forbids is refused before voxels are read."""
     return _read(source, ReadOptions(nifti_frame, follow_links))
-
-
-def read_volumes(paths: Sequence[Path]) -> list[Volume]:
-    """Read several images side by side, and check all but their values."""
-
-    def volume(path: Path) -> Volume:
-        stored = read_stored(path)
-        return Volume(stored.intensities(), stored.geometry)
-
-    return side_by_side(volume, paths)
 
 
 def require_image(path: str | Path) -> None:

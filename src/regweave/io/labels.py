@@ -17,9 +17,10 @@ import numpy as np
 
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import is_file, require_file, stem_of
-from regweave.io.disk.text import parse_json, parse_table, read_text, shown
+from regweave.io.disk.text import parse_json, parse_rows, parse_table, read_text, shown
 from regweave.types import LabelMap
 
+LONGEST_MAP = 1_000_000  # Bytes of a map of names
 SNAP_LINE = re.compile(r'^\s*(\d+)(?:\s+[\d.]+){6}\s+"([^"\n]*)"\s*$', re.MULTILINE | re.ASCII)
 """A label of ITK-SNAP: its value, colour, opacity, two switches and its name."""
 
@@ -64,22 +65,25 @@ def read_names(path: str | Path | Mapping[int, str]) -> dict[int, str]:
 
 
 def read_name_map(path: str | Path) -> dict[str, str]:
-    """Read new names of structures by their old ones: JSON ``{"old": "new"}``, or TSV with ``old`` and ``new``.
+    """Read new names of structures by their old ones: JSON ``{"old": "new"}``, or two columns; E107 for neither.
 
-    Raises E107 where the file is neither.
+    Columns have a comma or a tab between them; a first line ``old``, ``new`` is their header.
     """
-    path = require_file(path)
+    text = read_text(path, LONGEST_MAP)
     try:
-        if path.suffix.lower() == ".tsv":
-            pairs = [(row["old"], row["new"]) for row in parse_table(read_text(path), "\t")]
+        if text.lstrip().startswith("{"):
+            pairs = list(parse_json(text).items())
         else:
-            pairs = list(parse_json(read_text(path)).items())
-        if not all(isinstance(name, str) for pair in pairs for name in pair):
-            raise TypeError("a name is no text")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+            rows = [row for row in parse_rows(text.splitlines(), "\t" if "\t" in text else ",") if any(row)]
+            pairs = [(old, new) for old, new in rows[rows[:1] == [["old", "new"]] :]]
+        names = {old.strip(): new.strip() for old, new in pairs}
+        if not names or not all(names) or not all(names.values()):
+            raise ValueError("it maps no name, or an empty one")
+    except (ValueError, TypeError, AttributeError) as error:
         message = f"'{path}' is not a map of names ({type(error).__name__}: {error})"
-        raise RegweaveError("E107", message, 'write JSON {"old": "new"}, or TSV with old and new') from error
-    return dict(pairs)
+        hint = 'write JSON {"old": "new"}, or a line "old,new" for each structure'
+        raise UsageError("E107", message, hint) from error
+    return names
 
 
 def _read_json(path: Path) -> list[tuple[Any, Any]]:

@@ -139,16 +139,6 @@ def bank_of(fixed: Modality, moving: Modality) -> BankName:
     return "mr" if "mr" in (fixed, moving) and "ct" not in (fixed, moving) else "multi"
 
 
-def recorded_modality(value: object) -> dict[str, str]:
-    """Return the modality of a record: ``fixed``, ``moving`` and ``bank``; earlier records hold one word for all.
-
-    >>> recorded_modality("ct")
-    {'fixed': 'ct', 'moving': 'ct', 'bank': 'ct'}
-    """
-    found = value if isinstance(value, dict) else dict.fromkeys(("fixed", "moving", "bank"), value)
-    return {name: str(found.get(name, "mr")) for name in ("fixed", "moving", "bank")}
-
-
 def describe_modalities(fixed: str, moving: str) -> str:
     """Name the modalities of a pair: ``CT``, or ``CT to MR`` where the two differ.
 

@@ -5,36 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from regweave import _core
-from regweave.spatial.warp import slabs, to_field, to_voxels, voxel_matrix, warp_channels
+from regweave.spatial.warp import slabs, to_field, to_voxels
 from regweave.types import Field, Float32Array, Geometry
-
-
-def evaluate(
-    coefficients: Float32Array, origin: ArrayLike, spacing: ArrayLike, shape: tuple[int, int, int]
-) -> Float32Array:
-    """Evaluate a free-form deformation at every voxel, float32 (C, X, Y, Z).
-
-    ``coefficients`` (C, nx, ny, nz) are the displacements of control points; (a, b, c) is at ``origin + (a, b, c) *
-    spacing`` in voxels. Beyond the lattice the nearest control point is repeated. With coefficients of at most 0.4
-    control spacings along each axis the map x → x + u(x) does not fold (Choi and Lee 2000, "Injectivity conditions of
-    2D and 3D uniform cubic B-spline functions"; Rueckert et al. 1999, "Nonrigid registration using free-form
-    deformations").
-    """
-    dense: Float32Array = _core.ffd(coefficients, _triple(origin), _triple(spacing), shape)
-    return dense
-
-
-def adjoint(dense: Float32Array, origin: ArrayLike, spacing: ArrayLike, nodes: tuple[int, int, int]) -> Float32Array:
-    """Apply the transpose of `evaluate`: take a gradient over voxels (C, X, Y, Z) to one over coefficients."""
-    coefficients: Float32Array = _core.ffd_adjoint(dense, _triple(origin), _triple(spacing), nodes)
-    return coefficients
-
-
-def _triple(values: ArrayLike) -> list[float]:
-    return [float(v) for v in np.broadcast_to(np.asarray(values, dtype=np.float64), (3,))]
 
 
 def compose(outer: Field, inner: Field) -> Field:
@@ -44,16 +18,6 @@ def compose(outer: Field, inner: Field) -> Field:
     """
     data: Float32Array = _core.compose(to_voxels(outer), to_voxels(inner))
     return to_field(data, inner.geometry)
-
-
-def resample(field: Field, geometry: Geometry) -> Field:
-    """Interpolate a field on another grid, trilinearly; beyond its own grid it keeps its border value.
-
-    Displacements are in millimetres, so their values need no scaling.
-    """
-    matrix = voxel_matrix(geometry, field.geometry, np.eye(4))
-    still = np.zeros((3, *geometry.shape), dtype=np.float32)
-    return Field(warp_channels(field.data, matrix, still), geometry)
 
 
 def determinant(field: Field, *, kernels: Any = _core) -> Float32Array:

@@ -99,22 +99,6 @@ def read_transform(source: Any, geometry: Geometry | None = None, *, follow_link
     return Transform(itk.sample(whole, geometry, f"'{path}'"), ends=ends)
 
 
-def read_linear(path: str | Path) -> Float64Array:
-    """Read a linear ITK transform as a (4, 4) matrix between LPS millimetres."""
-    path = require_file(path)
-    if suffix_of(path) in DICOM_SUFFIXES:
-        registration = read_reg(path)
-        if registration.linear:
-            return registration.transform.affine
-        message = f"'{path}' is a deformable registration, needed is a linear transform"
-        raise RegweaveError("E115", message, "give a rigid or affine transform")
-    parts, _ = _read(path)
-    if not all(part.is_linear for part in parts):
-        message = f"'{path}' is a {' and '.join(part.kind for part in parts)}, needed is a linear transform"
-        raise RegweaveError("E115", message, "give a rigid or affine transform")
-    return _matrix(parts, path)
-
-
 def total_displacement(transform: Transform) -> Field:
     """Return affine and field as one displacement on the grid of the field."""
     return _total(transform.field, transform.affine)

@@ -18,7 +18,7 @@ from regweave.notices import terminal_safe
 from regweave.progress import BEFORE_FILES, RegistrationBar
 from regweave.run import images
 from regweave.run.images import parse_outputs
-from regweave.run.job import FILES, Job, check_method, recorded_call
+from regweave.run.job import FILES, POINTS, Job, check_method, recorded_call
 from regweave.run.register import run
 from regweave.run.result import Result, load
 
@@ -64,7 +64,9 @@ def register(
     if again is not None:
         _refuse_beside_from(job)
         rules = job.rules or load(again).rules
-        job = replace(job, **recorded_call(again, **{name: getattr(job, name) for name in FILES}), rules=rules)
+        job = replace(
+            job, **recorded_call(again, **{name: getattr(job, name) for name in (*FILES, *POINTS)}), rules=rules
+        )
     elif job.fixed is None or job.moving is None:
         raise UsageError("E192", "FIXED and MOVING are needed", "name both images, or a record with --from")
     else:
@@ -88,7 +90,7 @@ def register(
 
 def _refuse_beside_from(job: Job) -> None:
     """Refuse settings beside a record: with them it would be another run."""
-    free = (*FILES, "fixed_points", "moving_points", "rules", "threads")
+    free = (*FILES, *POINTS, "rules", "threads")
     given = [f.name for f in fields(Job) if f.name not in free and getattr(job, f.name) != f.default]
     if given:
         named = dict.fromkeys("series" if name.endswith("_series") else name.replace("_", "-") for name in given)

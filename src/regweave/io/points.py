@@ -68,6 +68,18 @@ def read_point_pairs(fixed: str | Path, moving: str | Path) -> tuple[Float64Arra
     return first, second[[place[name] for name in names]], names
 
 
+def read_guides(path: str | Path) -> list[bool] | None:
+    """Return the points of a .csv file that guide, by its column ``guide`` of 1 and 0; None without that column."""
+    if suffix_of(Path(path)) != ".csv":
+        return None
+    words = [row.get("guide") for row in parse_table(read_text(path))]
+    if all(word is None for word in words):
+        return None
+    if wrong := [str(word) for word in words if word not in ("0", "1")]:
+        raise _refuse(Path(path), f"its column guide holds {_some(wrong)}", "write 1 for points that guide, else 0")
+    return [word == "1" for word in words]
+
+
 def _some(labels: Sequence[str]) -> str:
     return ", ".join(repr(label[:40]) for label in labels[:8]) + (" …" if len(labels) > 8 else "")
 

@@ -16,8 +16,8 @@ from regweave.errors import UsageError
 from regweave.io.disk.files import sha256
 from regweave.io.disk.records import Number, RecordPart, Text
 from regweave.io.points import read_point_pairs
-from regweave.spatial.warp import warp_points
-from regweave.types import Float64Array, Geometry, Transform
+from regweave.spatial.warp import beyond, warp_points
+from regweave.types import Float64Array, Transform
 
 ITERATIONS = 30
 CLOSE_MM = 1e-4
@@ -38,12 +38,21 @@ def target_registration_errors_mm(
 
 @dataclass(frozen=True)
 class LandmarkPairs:
-    """Corresponding points (P, 3) in LPS millimetres, their names, and the hashes of the files they came from."""
+    """Corresponding points (P, 3) in LPS millimetres, their names, and the hashes of the files they came from.
+
+    ``guides`` are the points that guide, empty for none.
+    """
 
     fixed: Float64Array
     moving: Float64Array
     names: Sequence[str] = ()
     sha256: Mapping[str, str] = field(default_factory=dict)
+    guides: Sequence[bool] = ()
+
+    @property
+    def named(self) -> list[str]:
+        """Name of each point; its number where it has none."""
+        return [name or str(n) for n, name in enumerate(self.names or [""] * len(self.fixed), start=1)]
 
     @classmethod
     def read(cls, fixed: Any, moving: Any) -> LandmarkPairs:
@@ -63,6 +72,8 @@ class LandmarkPairs:
         if first.shape != second.shape or first.ndim != 2 or first.shape[1] != 3 or not len(first):
             message = f"landmarks have shapes {first.shape} and {second.shape}, needed are two arrays (P, 3)"
             raise UsageError("E116", message, "give corresponding points in LPS mm, in the same order")
+        if not (np.isfinite(first).all() and np.isfinite(second).all()):
+            raise UsageError("E116", "landmarks hold numbers that are not finite", "give LPS mm of every point")
         return cls(first, second)
 
 
@@ -80,6 +91,8 @@ class Landmark:
     warped_mm: Point
     before_mm: Number  # Distance in moving space as initially aligned, and by the transform
     after_mm: Number
+    guides: bool = False
+    """Whether it guided the registration, so that its error proves nothing."""
 
 
 class LandmarkScore(RecordPart):
@@ -88,23 +101,35 @@ class LandmarkScore(RecordPart):
     points: Annotated[tuple[Landmark, ...], Field(min_length=1)]
     sha256: dict[str, Text] = Field(default_factory=dict)
 
+    @property
+    def judging(self) -> tuple[Landmark, ...]:
+        """Points that did not guide the registration."""
+        return tuple(point for point in self.points if not point.guides)
+
     @computed_field  # type: ignore[prop-decorator]
     @property
     def before_mm(self) -> dict[str, float]:
-        """Mean, 95th percentile and maximum as initially aligned."""
-        return _summary([point.before_mm for point in self.points])
+        """Mean, 95th percentile and maximum as initially aligned: of the points that judge, where there are any."""
+        return _summary([point.before_mm for point in self.judging or self.points])
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def after_mm(self) -> dict[str, float]:
-        """Mean, 95th percentile and maximum by the transform."""
-        return _summary([point.after_mm for point in self.points])
+        """The same by the transform."""
+        return _summary([point.after_mm for point in self.judging or self.points])
 
     def words(self) -> str:
         """Describe mean and largest error before and after."""
         n, b, a = len(self.points), self.before_mm, self.after_mm
         means, largest = f"{b['mean']:.2f} → {a['mean']:.2f}", f"{b['max']:.2f} → {a['max']:.2f}"
-        return f"{n} landmark{'' if n == 1 else 's'}, mean {means} mm, largest {largest} mm"
+        guided = n - len(self.judging)
+        which = f" ({self.roles()}): " if guided else ", "
+        return f"{n} landmark{'' if n == 1 else 's'}{which}mean {means} mm, largest {largest} mm"
+
+    def roles(self) -> str:
+        """Describe which points guided and which judge."""
+        guided = len(self.points) - len(self.judging)
+        return f"{guided} guided, numbers of the others" if self.judging else "all guided, which proves nothing"
 
 
 def _summary(distances_mm: Sequence[float]) -> dict[str, float]:
@@ -119,27 +144,29 @@ def score_landmarks(
     start: Transform,
     transform: Transform,
     inverse: Transform,
+    guides: Sequence[bool] = (),
 ) -> LandmarkScore:
     """Measure the landmarks of a registration before and after.
 
     The points (P, 3) are in LPS millimetres, in the same order; a point without a name has its number. ``start`` and
     ``transform`` take fixed to moving points, as initially aligned and after registration, and ``inverse`` takes them
-    back.
+    back. ``guides`` are the points that guided, empty for none.
 
     Warns W218, where points are outside the fixed image, where the deformation was not measured.
     """
     fixed, moving = (np.asarray(p, dtype=np.float64).reshape(-1, 3) for p in (fixed_points, moving_points))
-    given = [name or str(n) for n, name in enumerate(names, start=1)] or [str(n + 1) for n in range(len(fixed))]
-    outside = [name for name, out in zip(given, _outside(fixed, transform.field.geometry), strict=True) if out]
+    given = LandmarkPairs(fixed, moving, names).named
+    outside = [name for name, out in zip(given, beyond(fixed, transform.field.geometry), strict=True) if out]
     if outside:
         notices.warn(f"W218: landmarks {', '.join(outside)} lie outside the fixed image; their errors mean little")
     before, after = (target_registration_errors_mm(fixed, moving, by) for by in (start, transform))
     places = (fixed, moving, inverted_points(moving, start), warp_points(moving, inverse))
     positions = zip(*(tuple(map(tuple, at.tolist())) for at in places), strict=True)
     errors = zip(before.tolist(), after.tolist(), strict=True)
-    rows = zip(given, positions, errors, strict=True)
+    rows = zip(given, positions, errors, guides or [False] * len(given), strict=True)
     points = tuple(
-        Landmark(name, a, b, start_mm, warped_mm, *error) for name, (a, b, start_mm, warped_mm), error in rows
+        Landmark(name, a, b, start_mm, warped_mm, *error, guided)
+        for name, (a, b, start_mm, warped_mm), error, guided in rows
     )
     return LandmarkScore(points=points)
 
@@ -154,9 +181,3 @@ def inverted_points(points_mm: Float64Array, transform: Transform) -> Float64Arr
         if np.abs(rest).max(initial=0.0) < CLOSE_MM:
             break
     return np.asarray(source)
-
-
-def _outside(points_mm: Float64Array, grid: Geometry) -> list[bool]:
-    index = (points_mm - grid.affine[:3, 3]) @ np.linalg.inv(grid.affine[:3, :3]).T
-    beyond = np.maximum(-0.5 - index, index - (np.array(grid.shape) - 0.5))
-    return [float(row.max()) > 0 for row in beyond]

@@ -369,7 +369,7 @@ def _of_field(
     }
     if inverse is not None:
         numbers |= {"inverse_inexact_percent": 100 * inverse.share, "inverse_error_voxels": inverse.p99_voxels}
-    if landmarks is not None:
+    if landmarks is not None and landmarks.judging:
         errors = landmarks.after_mm
         numbers |= {"landmark_mean_mm": errors["mean"], "landmark_max_mm": errors["max"]}
     return {rule: (number, "") for rule, number in numbers.items()}

@@ -118,11 +118,13 @@ def _at(field: Field, points: Float64Array) -> Float64Array:
     return np.stack(found, axis=-1).astype(np.float64)
 
 
-def smooth_displacement(points: Float64Array, vectors: Float64Array, geometry: Geometry, reach: float) -> Float32Array:
+def smooth_displacement(
+    points: Float64Array, vectors: Float64Array, geometry: Geometry, reach: float, noise: float = NOISE
+) -> Float32Array:
     """Regression of vectors (N, 3) at points (N, 3) with a Gaussian kernel, at every voxel of a grid: (3, X, Y, Z)."""
     along = (points - geometry.origin_mm) @ geometry.direction  # millimetres along the axes of the grid
     apart = ((along[:, None] - along[None]) ** 2).sum(axis=-1)
-    weights = np.linalg.solve(np.exp(-apart / (2 * reach**2)) + NOISE * np.eye(len(points)), vectors)
+    weights = np.linalg.solve(np.exp(-apart / (2 * reach**2)) + noise * np.eye(len(points)), vectors)
     axes = [np.arange(n) * mm for n, mm in zip(geometry.shape, geometry.spacing_mm, strict=True)]
     x, y, z = (np.exp(-((a - along[:, [k]]) ** 2) / (2 * reach**2)) for k, a in enumerate(axes))
     plane = (x[:, :, None] * y[:, None, :]).reshape(len(points), -1)

@@ -43,10 +43,10 @@ def boilerplate(folder: str | Path) -> str:
     if record.refinement:
         text.append(f", followed by {len(record.refinement)} steps of a continuous refinement")
     text.append(f". Of all voxels {record.regularity['folding_fraction']:.3%} have a Jacobian of 0 or less.")
-    if record.landmarks is not None:
+    if record.landmarks is not None and record.landmarks.judging:
         error = record.landmarks.after_mm
         text.append(
-            f" The target registration error of {len(record.landmarks.points)} landmarks is {error['mean']:.2f} mm on "
+            f" The target registration error of {len(record.landmarks.judging)} landmarks is {error['mean']:.2f} mm on "
             f"average and {error['max']:.2f} mm at most."
         )
     if record.clinic is not None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 FILES = ("fixed", "moving", "fixed_labels", "moving_labels", "fixed_mask", "moving_mask")
 """Fields of a job that name images."""
+POINTS = ("fixed_points", "moving_points")
+"""Fields of a job that name landmarks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +111,16 @@ class Job(Method):
     )
     fixed_points: str | Path | ArrayLike | None = option(
         None, "Landmarks of the fixed image, for errors. A .mrk.json, .fcsv or .csv file, or LPS millimetres of shape "
-        "(P, 3); they do not guide the registration.", panel="Input", typed=Path | None, metavar="FILE",
+        "(P, 3); they guide only with ``guide_points``.", panel="Input", typed=Path | None, metavar="FILE",
     )  # fmt: skip
     moving_points: str | Path | ArrayLike | None = option(
         None, "The same places in the moving image. They have the same labels or the same order.",
         panel="Input", typed=Path | None, metavar="FILE",
+    )  # fmt: skip
+    guide_points: float | None = option(
+        None, "Let the landmarks guide, with their accuracy in mm. It is the standard deviation of their places along "
+        "each axis. A column ``guide`` of a .csv file of fixed points, 1 or 0, names those that guide; others judge.",
+        panel="Input", metavar="MM",
     )  # fmt: skip
     threads: int | None = option(None, "Threads; the result is the same for any number.", panel="Method", metavar="N")
     progress: bool = option(True, "Show a bar on a terminal and in a notebook.", typed=None)
@@ -197,11 +204,12 @@ def recorded_call(record: str | Path, **files: Any) -> dict[str, Any]:
 
     return {
         **{f.name: getattr(reading, f.name) for f in fields(Reading)},
-        **{n: same(files.get(n) or one.path, one.sha256, n) for n, one in run.inputs.items() if n in FILES},
+        **{n: same(files.get(n) or one.path, one.sha256, n) for n, one in run.inputs.items() if n in (*FILES, *POINTS)},
         "config": settings,
         "model": None if run.model is None else model(run.model),
         "metrics": run.call.metrics,
         "init": start(run.start),
         "predict_classes": run.call.predict_classes,
+        "guide_points": run.call.guide_points,
         "device": run.device,
     }

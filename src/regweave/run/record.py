@@ -101,6 +101,7 @@ class Call(RecordPart):
 
     metrics: dict[str, Number] | None = None
     predict_classes: StrictBool = False
+    guide_points: Number | None = Field(default=None, exclude_if=lambda given: given is None)
     reading: Annotated[Reading, PlainSerializer(Reading.to_json)]
 
 

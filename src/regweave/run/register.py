@@ -1,5 +1,6 @@
 """Registration of one pair: read, resolve, start, levels, refinement, outputs, measurements."""
 
+import hashlib
 import json
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -26,14 +27,14 @@ from regweave.registration.initial import STRUCTURES
 from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out
 from regweave.registration.structure_start import started_from_structures
 from regweave.run.images import OutputImages
-from regweave.run.job import Job, loaded, settings_of
+from regweave.run.job import POINTS, Job, loaded, settings_of
 from regweave.run.measurements import NodeRecorder, inverse_measures, residual_inside, score_of, warn_of_doubts
 from regweave.run.memory import Cache, allowed_threads, forecast, no_cache, peak_memory_mb
 from regweave.run.read import Inputs, as_stored, read_inputs
 from regweave.run.record import Call, InputFile, Modalities, Provenance, model_record, start_record, structures_record
 from regweave.run.resolve import ClassesFrom, Recipe, doubt_volumes, with_stated
 from regweave.run.result import Result
-from regweave.run.start import require_start, start_pair, used_start
+from regweave.run.start import point_guides, require_accuracy, require_start, start_pair, used_start
 from regweave.spatial.deformation import determinant
 from regweave.spatial.intensity import inside
 from regweave.spatial.invert import invert
@@ -68,11 +69,15 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
     """Run a job; ``keep_view`` keeps what a page shows beyond the result: deciding metric and confidence of nodes."""
     rules = read_rules(job.rules) if isinstance(job.rules, str | Path) else job.rules or default_rules()
     landmarks = None
-    if job.fixed_points is not None or job.moving_points is not None:
+    if any(given is not None for given in (job.fixed_points, job.moving_points, job.guide_points)):
         landmarks = LandmarkPairs.read(job.fixed_points, job.moving_points)
+        require_accuracy(job.guide_points)
     report, threads = ProgressReporter(on_progress), allowed_threads(job.threads)
     with kernel_threads(threads), notices.collected() as warned:
-        ready = prepare(job, no_cache, report)
+        ready, guides = prepare(job, no_cache, report), None
+        if landmarks is not None and job.guide_points is not None:
+            guides, landmarks = point_guides(landmarks, job.fixed_points, job.guide_points, ready.pair)
+            ready = replace(ready, seen=guides.start(ready.seen), data=with_points(ready.data, job, landmarks))
         recipe, kernels = ready.recipe, ready.device.fields
         grids = ready.pair.fixed.geometry, ready.pair.moving.geometry
         report.forecast(forecast(*grids, ready.settings, recipe.bank, probe=False))
@@ -82,11 +87,15 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
         with report.stage("levels"):
             aligned = align_levels(ready, no_cache, nodes if keep_view else report.level)
         with report.stage("refine"):
+            if guides is not None:
+                drawn = guides.draw_levels(aligned.displacement, ready.pair)
+                aligned = replace(aligned, displacement=drawn)
             refined, steps = refine_field(ready, aligned, report.refine), aligned.steps
             del aligned  # large fields fit into memory a few times only
         with report.stage("outputs"):
             pair = as_stored(ready.pair, ready.data)
             transform, descent = transform_of(ready, refined), refined.steps
+            transform = transform if guides is None else guides.draw(transform)
             del refined, ready
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving), kernels=kernels)
             labels = pair.moving_labels
@@ -177,6 +186,15 @@ def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable 
     return Prepared(job, settings, recipe, data, pair, seen, classes_from, start, used, reason, device, key)
 
 
+def with_points(data: Inputs, job: Job, landmarks: LandmarkPairs) -> Inputs:
+    """Return inputs with the landmarks among them: a record needs them to run again."""
+    files = {name: getattr(job, name) for name in POINTS}
+    arrays = dict(zip(POINTS, (landmarks.fixed, landmarks.moving), strict=True))
+    hashes = {name: landmarks.sha256.get(name) or hashlib.sha256(arrays[name].tobytes()).hexdigest() for name in POINTS}
+    paths = {name: str(Path(file).absolute()) for name, file in files.items() if isinstance(file, str | Path)}
+    return replace(data, hashes={**data.hashes, **hashes}, sources={**data.sources, **paths})
+
+
 def align_levels(ready: Prepared, cache: Cache, on_step: Callable[[Step], None] | None = None) -> Alignment:
     """Run the discrete levels; weights of the refinement do not change the result."""
     recipe, schedule = ready.recipe, ready.recipe.schedule
@@ -233,7 +251,12 @@ def provenance_of(ready: Prepared, model: Any, threads: int) -> Provenance:
         model=model_record(model, recipe.model, recipe.model_use(ready.classes_from, ready.used)),
         modality=Modalities(fixed=str(fixed), moving=str(moving), bank=recipe.bank),
         structures=structures_record(recipe.match, data.moving_labels),
-        call=Call(metrics=metric_weights(job.metrics), predict_classes=job.predict_classes, reading=job.reading),
+        call=Call(
+            metrics=metric_weights(job.metrics),
+            predict_classes=job.predict_classes,
+            guide_points=job.guide_points,
+            reading=job.reading,
+        ),
         device=ready.device.name,
         classes_from=ready.classes_from,
         settings=ready.settings,

@@ -212,7 +212,10 @@ class Result(RecordPart):
     def with_landmarks(self, points: LandmarkPairs) -> Result:
         """Return the result with the errors of corresponding landmarks; `LandmarkPairs.read` reads files and arrays."""
         images, clinic = self.images, self.clinic
-        score = score_landmarks(points.fixed, points.moving, points.names, images.start, self.transform, self.inverse)
+        guided = {} if self.landmarks is None else {p.fixed_mm: p.guides for p in self.landmarks.points}
+        guides = points.guides or [guided.get(tuple(at), False) for at in points.fixed.tolist()]
+        by = images.start, self.transform, self.inverse
+        score = score_landmarks(points.fixed, points.moving, points.names, *by, guides)
         clinic = None if clinic is None else clinic.with_landmarks()
         score = score.model_copy(update={"sha256": dict(points.sha256)})
         return self.model_copy(update={"landmarks": score, "clinic": clinic})

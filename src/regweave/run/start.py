@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import numpy as np
 from regweave import io
 from regweave.errors import UsageError
 from regweave.io.disk.files import exists
+from regweave.io.points import read_guides
 from regweave.io.transforms.ends import require_direction
+from regweave.measures.landmarks import LandmarkPairs
 from regweave.model.model import Model
 from regweave.registration.initial import METHODS, STRUCTURES, initial_affine
+from regweave.registration.point_guides import PointGuides
 from regweave.run.read import Inputs
 from regweave.run.resolve import predictor_of
 from regweave.types import Field, ImagePair
@@ -54,6 +58,32 @@ def start_pair(inputs: Inputs, init: Any, *, follow_links: bool = False) -> Imag
         affine, field = transform.affine, Field(transform.field.data, fixed)
     io.check_overlap(fixed, inputs.moving.geometry, affine)
     return ImagePair(inputs.fixed, inputs.moving, affine, None if field is None or not field.data.any() else field)
+
+
+def require_accuracy(accuracy_mm: Any) -> None:
+    """Refuse an accuracy of landmarks that is no length above 0: E116."""
+    number = isinstance(accuracy_mm, int | float) and not isinstance(accuracy_mm, bool)
+    if accuracy_mm is not None and not (number and 0 < accuracy_mm < np.inf):
+        message = f"guide_points is {accuracy_mm!r}, needed is the accuracy of the landmarks in mm, above 0"
+        raise UsageError("E116", message, "give the standard deviation of their places, such as 1")
+
+
+def point_guides(
+    landmarks: LandmarkPairs, source: Any, accuracy_mm: float, pair: ImagePair
+) -> tuple[PointGuides, LandmarkPairs]:
+    """Return the landmarks that guide a pair, and all of them with their parts; a .csv ``source`` may name these.
+
+    Raises
+    ------
+    RegweaveError
+        E116 where no landmark can guide, or the file does not name them as it should.
+    """
+    asked = read_guides(source) if isinstance(source, str | Path) else None
+    at = np.flatnonzero([True] * len(landmarks.fixed) if asked is None else asked)
+    names = [landmarks.named[n] for n in at]
+    guides, used = PointGuides.of(landmarks.fixed[at], landmarks.moving[at], names, accuracy_mm, pair)
+    parts = np.isin(np.arange(len(landmarks.fixed)), at[used])
+    return guides, replace(landmarks, guides=parts.tolist())
 
 
 def used_start(init: Any, pair: ImagePair, warned: Sequence[str], warned_later: Sequence[str]) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave import _core
@@ -84,6 +85,18 @@ def warp_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
     shift = [ndimage.map_coordinates(c, index, order=1, mode="nearest", output=np.float64) for c in field.data]
     moved = points + np.stack(shift, axis=-1)
     return np.asarray(moved @ transform.affine[:3, :3].T + transform.affine[:3, 3]).reshape(given.shape)
+
+
+def beyond(points_mm: Float64Array, grid: Geometry) -> NDArray[np.bool_]:
+    """Whether points (P, 3) lie more than half a voxel outside a grid, (P,).
+
+    Examples
+    --------
+    >>> beyond(np.array([[0.0, 0.0, 3.4], [0.0, -0.6, 0.0]]), Geometry((4, 4, 4), np.eye(4))).tolist()
+    [False, True]
+    """
+    index = grid.index(points_mm)
+    return np.asarray((np.abs(index - (np.array(grid.shape) - 1) / 2) > np.array(grid.shape) / 2).any(axis=1))
 
 
 def inverse_of(matrix: Float64Array) -> Float64Array:

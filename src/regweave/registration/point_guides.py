@@ -1,0 +1,185 @@
+"""Landmarks that guide: a map is drawn to corresponding points, as far as their accuracy allows.
+
+What a map leaves between points and their partners is taken for a smooth displacement, a Gaussian process, that is
+observed with the accuracy of the points. Its reach and its size are the likeliest ones: points that agree with their
+neighbours move the tissue between them, others their own place, and points no farther off than their accuracy move
+little. The start, the result of the levels and that of the refinement are drawn to the points in this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regweave import notices
+from regweave.errors import UsageError
+from regweave.registration.structure_start import smooth_displacement
+from regweave.spatial.deformation import compose, determinant, resample
+from regweave.spatial.warp import beyond, inverse_of, to_field, to_voxels, warp_points
+from regweave.types import Field, Float32Array, Float64Array, ImagePair, Transform
+
+REACHES = (0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.055, 0.04, 0.025)
+"""Standard deviations of the kernel that are compared, against the longest side of the grid."""
+SIZES_MM = tuple(np.geomspace(0.05, 50.0, 31).tolist())
+"""Sizes of the displacement that are compared."""
+LEAST_VOLUME = 0.1
+"""A step is weakened until it shrinks no voxel to less than this."""
+PASSES, CLOSE_MM = 8, 0.02
+"""Steps at most, and the distance to their goals at which points have arrived."""
+EXACT = 1e-4
+"""Variance, against that of the displacement, with which steps miss their goals."""
+LEAST_NOISE = 1e-8
+"""The same of points; less would not tell two points at one place from rounding."""
+LEAST_POINTS = 6
+"""With fewer points, no point is compared with what the others predict."""
+FAR, LEAST_FAR_MM = 4.0, 5.0
+"""A point contradicts the others beyond this multiple of the typical distance from predictions, and this distance."""
+LOOSE = 0.1
+"""Variance of a point's error against that of the displacement, where points are compared with predictions."""
+
+
+@dataclass(frozen=True)
+class PointGuides:
+    """Corresponding points (P, 3) in LPS millimetres, and the standard deviation of their places along each axis."""
+
+    fixed: Float64Array
+    moving: Float64Array
+    accuracy_mm: float
+
+    @classmethod
+    def of(
+        cls, fixed: Float64Array, moving: Float64Array, names: Sequence[str], accuracy_mm: float, pair: ImagePair
+    ) -> tuple[PointGuides, NDArray[np.bool_]]:
+        """Return the points (P, 3) of a pair that guide, and which these are.
+
+        Raises
+        ------
+        UsageError
+            E116 where no point lies inside both images.
+
+        Warns
+        -----
+        RegweaveWarning
+            W220, where points do not guide: they lie outside an image, or contradict the others.
+        """
+        apart = [beyond(points, image.geometry) for points, image in ((fixed, pair.fixed), (moving, pair.moving))]
+        used = ~(apart[0] | apart[1])
+        if not used.any():
+            message = f"none of the {len(fixed)} landmarks that are to guide lies inside both images"
+            raise UsageError(
+                "E116", message, "check that both files are in LPS or RAS as they state, and not exchanged"
+            )
+        reasons = dict.fromkeys(np.flatnonzero(~used).tolist(), "outside an image")
+        at = np.flatnonzero(used)
+        field = pair.initial_field or Field.zero(pair.fixed.geometry)
+        back = inverse_of(pair.initial)
+        here = warp_points(fixed[at], Transform(field))
+        there = moving[at] @ back[:3, :3].T + back[:3, 3]
+        for k, off in contradicting(here, there - here, accuracy_mm, longest_mm(field)).items():
+            used[at[k]] = False
+            reasons[int(at[k])] = f"{off:.1f} mm from what the others predict"
+        if reasons:
+            listed = ", ".join(f"{names[n]} ({reason})" for n, reason in sorted(reasons.items()))
+            notices.warn(f"W220: landmarks that do not guide: {listed}; correct them, or leave them out")
+        return cls(fixed[used], moving[used], accuracy_mm), used
+
+    def draw(self, transform: Transform) -> Transform:
+        """Return a map from fixed to moving points that takes the points nearer to their partners."""
+        back = inverse_of(transform.affine)
+        field = drawn(transform.interpolated, self.fixed, self.moving @ back[:3, :3].T + back[:3, 3], self.accuracy_mm)
+        if transform.knots is None:
+            return replace(transform, field=field)
+        return replace(transform, field=resample(field, transform.field.geometry), knots=field)
+
+    def draw_levels(self, displacement: Float32Array, pair: ImagePair) -> Float32Array:
+        """Return a displacement in voxels of the fixed image that takes the points nearer to their partners."""
+        field = to_field(displacement, pair.fixed.geometry)
+        return to_voxels(self.draw(Transform(field, pair.initial)).field)
+
+    def start(self, pair: ImagePair) -> ImagePair:
+        """Return a pair whose start is drawn to the points."""
+        field = pair.initial_field or Field.zero(pair.fixed.geometry)
+        return replace(pair, initial_field=self.draw(Transform(field, pair.initial)).field)
+
+
+def contradicting(points: Float64Array, vectors: Float64Array, accuracy_mm: float, longest: float) -> dict[int, float]:
+    """Distances of vectors (P, 3) from what the others predict, by the index of the point, where they contradict them.
+
+    The worst point is left out, then the rest is compared again.
+    """
+    kept, found = list(range(len(points))), {}
+    while len(kept) >= LEAST_POINTS:
+        off, doubt = _predicted_errors(points[kept], vectors[kept], longest)
+        worst = int((off / doubt).argmax())
+        least = FAR * float(np.median(off / doubt)) * doubt[worst]
+        if off[worst] <= max(least, LEAST_FAR_MM, 3 * accuracy_mm):
+            break
+        found[kept.pop(worst)] = float(off[worst])
+    return found
+
+
+def _predicted_errors(points: Float64Array, vectors: Float64Array, longest: float) -> tuple[Float64Array, Float64Array]:
+    """Distances of vectors from the regression of the others, and the relative doubt of that, where few are near.
+
+    The reach is that of the smallest median distance.
+    """
+    centred, apart, best = vectors - np.median(vectors, axis=0), _apart(points), (np.zeros(0), np.zeros(0))
+    for reach in (share * longest for share in REACHES):
+        inverse = inverse_of(np.exp(-apart / (2 * reach**2)) + LOOSE * np.eye(len(points)))
+        certainty = inverse.diagonal()
+        off = np.linalg.norm(inverse @ centred / certainty[:, None], axis=1)
+        if not len(best[0]) or np.median(off) < np.median(best[0]):
+            best = off, 1 / np.sqrt(certainty)
+    return best
+
+
+def drawn(found: Field, points: Float64Array, targets: Float64Array, accuracy_mm: float) -> Field:
+    """Return a field that takes points (P, 3) nearer to targets (P, 3), without folds."""
+    here = warp_points(points, Transform(found))
+    reach, size = likeliest(here, targets - here, accuracy_mm, longest_mm(found))
+    kernel = np.exp(-_apart(here) / (2 * reach**2))
+    noise = max((accuracy_mm / size) ** 2, LEAST_NOISE)
+    share = np.linalg.solve(kernel + noise * np.eye(len(here)), kernel)
+    goals = here + share.T @ (targets - here)
+    for _ in range(PASSES):
+        if np.linalg.norm(goals - here, axis=1).max() < CLOSE_MM:
+            break
+        found = _followed(found, smooth_displacement(here, goals - here, found.geometry, reach, EXACT))
+        here = warp_points(points, Transform(found))
+    return found
+
+
+def longest_mm(field: Field) -> float:
+    """Longest side of the grid of a field."""
+    return float((np.array(field.geometry.shape) * field.geometry.spacing_mm).max())
+
+
+def likeliest(points: Float64Array, vectors: Float64Array, accuracy_mm: float, longest: float) -> tuple[float, float]:
+    """Reach and size, in mm, of the smooth displacement that makes vectors (P, 3) at points (P, 3) likeliest."""
+    apart, best = _apart(points), (np.inf, 0.0, 0.0)
+    for reach in (share * longest for share in REACHES):
+        values, axes = np.linalg.eigh(np.exp(-apart / (2 * reach**2)))
+        power = ((axes.T @ vectors) ** 2).sum(axis=1)
+        for size in SIZES_MM:
+            variance = size**2 * values.clip(0) + accuracy_mm**2
+            best = min(best, (float((power / variance + 3 * np.log(variance)).sum()), reach, size))
+    return best[1:]
+
+
+def _apart(points: Float64Array) -> Float64Array:
+    return np.asarray(((points[:, None] - points[None]) ** 2).sum(axis=-1))
+
+
+def _followed(found: Field, step: Float32Array) -> Field:
+    """Let a step follow a field, weakened until it folds nothing that was not folded."""
+    least = min(LEAST_VOLUME, float(determinant(found).min()))
+    strength = 1.0
+    while strength > 0.01:
+        out = compose(Field(step * np.float32(strength), found.geometry), found)
+        if float(determinant(out).min()) >= least:
+            return out
+        strength *= 0.5
+    return found

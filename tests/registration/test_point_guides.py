@@ -1,0 +1,133 @@
+"""Maps are drawn to landmarks as far as their accuracy allows, against the regression written out, without folds."""
+
+import numpy as np
+import pytest
+
+from regweave.errors import RegweaveWarning, UsageError
+from regweave.registration import point_guides
+from regweave.registration.point_guides import PointGuides, contradicting, drawn, likeliest
+from regweave.spatial.deformation import determinant, resample
+from regweave.spatial.warp import warp_points
+from regweave.types import Field, Geometry, Image, ImagePair, Transform
+
+GRID = Geometry((30, 24, 20), np.array([[0, 3.0, 0, 5], [-3, 0, 0, 70], [0, 0, 4, -3], [0, 0, 0, 1]]))
+LONGEST = 90.0
+
+
+def points_in(n: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return GRID.points(rng.uniform(3, np.array(GRID.shape) - 4.0, (n, 3)))
+
+
+def smooth(points: np.ndarray, amplitude: float = 6.0) -> np.ndarray:
+    return amplitude * np.sin(points[:, [1, 2, 0]] / 25.0)
+
+
+def test_a_small_displacement_is_the_regression_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, vectors = points_in(7), np.random.default_rng(1).normal(size=(7, 3)) * 0.4
+    reach, size, accuracy = 15.0, 2.0, 0.5
+    monkeypatch.setattr(point_guides, "likeliest", lambda *_: (reach, size))
+
+    found = drawn(Field.zero(GRID), points, points + vectors, accuracy)
+
+    def kernel(a: np.ndarray, b: np.ndarray) -> float:
+        return size**2 * float(np.exp(-((a - b) ** 2).sum() / (2 * reach**2)))
+
+    among = np.array([[kernel(a, b) for b in points] for a in points])
+    weights = np.linalg.solve(among + accuracy**2 * np.eye(7), vectors)
+    for index in ((0, 0, 0), (14, 7, 12), (28, 13, 6)):
+        here = GRID.points(np.array(index, dtype=float))
+        slow = sum(w * kernel(here, p) for w, p in zip(weights, points, strict=True))
+        np.testing.assert_allclose(found.data[:, *index], slow, atol=0.03)
+
+
+def test_reach_and_size_are_the_likeliest() -> None:
+    """Against the logarithm of the normal density of all numbers, with its full covariance."""
+    points = points_in(12)
+    vectors = smooth(points)
+    reach, size = likeliest(points, vectors, 0.3, LONGEST)
+
+    def cost(reach: float, size: float) -> float:
+        apart = ((points[:, None] - points[None]) ** 2).sum(-1)
+        covariance = size**2 * np.exp(-apart / (2 * reach**2)) + 0.3**2 * np.eye(12)
+        return float(3 * np.linalg.slogdet(covariance)[1] + np.trace(vectors.T @ np.linalg.inv(covariance) @ vectors))
+
+    reaches, sizes = [r * LONGEST for r in point_guides.REACHES], point_guides.SIZES_MM
+    assert cost(reach, size) == pytest.approx(min(cost(r, s) for r in reaches for s in sizes))
+
+
+def test_exact_points_are_met_and_their_neighbours_follow() -> None:
+    points, others = points_in(60), points_in(20, seed=5)
+    found = Transform(drawn(Field.zero(GRID), points, points + smooth(points), 0.1))
+    assert np.linalg.norm(warp_points(points, found) - points - smooth(points), axis=1).max() < 0.3
+    left = np.linalg.norm(warp_points(others, found) - others - smooth(others), axis=1)
+    assert left.mean() < 0.25 * np.linalg.norm(smooth(others), axis=1).mean()
+
+
+def test_points_no_farther_off_than_their_accuracy_move_little() -> None:
+    points, noise = points_in(15), np.random.default_rng(2).normal(size=(15, 3))
+    found = drawn(Field.zero(GRID), points, points + noise, 1.0)
+    assert np.abs(found.data).max() < 0.5 * np.abs(noise).max()
+    exact = drawn(Field.zero(GRID), points, points + noise, 0.05)
+    assert np.abs(exact.data).max() > 0.7 * np.abs(noise).max()
+
+
+def test_what_cannot_be_met_without_a_fold_is_not_met() -> None:
+    points = np.array([[20.0, 20, 20], [24, 20, 20], [20.0, 20, 20]])
+    targets = points + np.array([[12.0, 0, 0], [-12, 0, 0], [0, 9, 0]])
+    found = drawn(Field.zero(GRID), points, targets, 0.01)
+    assert float(determinant(found).min()) >= point_guides.LEAST_VOLUME
+    assert np.isfinite(found.data).all()
+
+
+def test_an_affine_part_and_knots_are_kept() -> None:
+    affine = np.eye(4)
+    affine[:3, :3] = [[0, -1, 0], [1, 0, 0], [0, 0, 1]]
+    affine[:3, 3] = [1, 2, 3]
+    coarse = Field.zero(Geometry((15, 12, 10), GRID.affine @ np.diag([2.0, 2, 2, 1])))
+    points = points_in(8)
+    moving = warp_points(points + smooth(points), Transform(Field.zero(GRID), affine))
+
+    found = PointGuides(points, moving, 0.1).draw(Transform(Field.zero(GRID), affine, knots=coarse))
+
+    assert np.linalg.norm(warp_points(points, found) - moving, axis=1).max() < 0.3
+    assert found.knots is not None
+    np.testing.assert_array_equal(found.field.data, resample(found.knots, GRID).data)
+    np.testing.assert_array_equal(found.affine, affine)
+
+
+@pytest.mark.parametrize("n", [8, 21])
+def test_points_that_contradict_the_others_are_found(n: int) -> None:
+    points = points_in(n)
+    vectors = smooth(points)
+    assert contradicting(points, vectors, 1.0, LONGEST) == {}
+    vectors[3] += [0, 30.0, 0]
+    found = contradicting(points, vectors, 1.0, LONGEST)
+    assert list(found) == [3]
+    assert found[3] == pytest.approx(30.0, abs=6)
+    assert contradicting(points[:5], vectors[:5], 1.0, LONGEST) == {}  # too few to judge by
+
+
+def test_points_that_do_not_guide_are_named() -> None:
+    still = Image(np.zeros(GRID.shape, dtype=np.float32), GRID)
+    pair = ImagePair(still, still)
+    points = points_in(14)
+    moving = points + smooth(points, 3.0)
+    points[0] += [0, 0, 500.0]
+    moving[4] += [25.0, 0, 0]
+    names = list("abcdefghijklmn")
+    with pytest.warns(RegweaveWarning, match=r"W220: landmarks that do not guide: a \(outside an image\), e \(2\d"):
+        guides, used = PointGuides.of(points, moving, names, 1.0, pair)
+    assert np.flatnonzero(~used).tolist() == [0, 4]
+    assert len(guides.fixed) == 12
+    with pytest.raises(UsageError, match="E116: none of the 14 landmarks"):
+        PointGuides.of(points + 1000, moving, names, 1.0, pair)
+
+
+def test_a_start_is_drawn_to_the_points() -> None:
+    still = Image(np.zeros(GRID.shape, dtype=np.float32), GRID)
+    points = points_in(12)
+    started = PointGuides(points, points + smooth(points), 0.2).start(ImagePair(still, still))
+    assert started.initial_field is not None
+    left = warp_points(points, Transform(started.initial_field)) - points - smooth(points)
+    assert np.linalg.norm(left, axis=1).mean() < 0.3

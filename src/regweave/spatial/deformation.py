@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from regweave import _core
-from regweave.spatial.warp import slabs, to_field, to_voxels
+from regweave.spatial.warp import slabs, to_field, to_voxels, voxel_matrix, warp_channels
 from regweave.types import Field, Float32Array, Geometry
 
 
@@ -18,6 +18,23 @@ def compose(outer: Field, inner: Field) -> Field:
     """
     data: Float32Array = _core.compose(to_voxels(outer), to_voxels(inner))
     return to_field(data, inner.geometry)
+
+
+def resample(field: Field, geometry: Geometry) -> Field:
+    """Interpolate a field on another grid, trilinearly; beyond its own grid it keeps its border value.
+
+    Displacements are in millimetres, so their values need no scaling.
+
+    Examples
+    --------
+    >>> coarse = Geometry((2, 2, 2), np.diag([4.0, 4.0, 4.0, 1.0]))
+    >>> field = Field(np.ones((3, 2, 2, 2), dtype=np.float32), coarse)
+    >>> resample(field, Geometry((8, 8, 8), np.eye(4))).data.shape
+    (3, 8, 8, 8)
+    """
+    matrix = voxel_matrix(geometry, field.geometry, np.eye(4))
+    still = np.zeros((3, *geometry.shape), dtype=np.float32)
+    return Field(warp_channels(field.data, matrix, still), geometry)
 
 
 def determinant(field: Field, *, kernels: Any = _core) -> Float32Array:

@@ -94,6 +94,15 @@ def test_rules_of_structures(extra, word, rules):
     assert extra.name in found.text
 
 
+def test_structures_that_overlap_nowhere_do_not_pass():
+    """A wrong start or labels of exchanged sides lose nothing, for there was nothing."""
+    apart = tuple(structure(name, 0.0, 0.0) for name in ("cord", "lens"))
+    assert judge(PairScore(apart), default_rules(), **GOOD).word == "fail"
+    side = verdict(None, structure("left eye", 0.0, 0.05), structure("brain", 0.5, 0.9))
+    assert (side.word, [r.rule for r in side.reasons]) == ("look", ["least_structure_dice"])
+    assert "left eye" in side.text
+
+
 @pytest.mark.parametrize("rules", [default_rules(), clinic_rules()])
 @pytest.mark.parametrize(("mean", "word"), [(1.9, "pass"), (2.1, "look"), (5.1, "fail"), (30.0, "fail")])
 def test_landmarks_far_apart_fail(rules, mean, word):

@@ -78,11 +78,14 @@ CONTENT = {
 MARKS = {
     ("a", "uniform"): ["pass"],
     ("a", "model:m"): ["look", "folding_percent"],
-    ("b", "uniform"): ["fail", "mean_dice_drop", "structure_dice_drop"],
-    ("b", "model:m"): ["fail", "mean_dice_drop", "structure_dice_drop", "vanished_structures"],
+    ("b", "uniform"): ["fail", "mean_dice_drop", "structure_dice_drop", "least_mean_dice"],
+    ("b", "model:m"): [
+        "fail", "mean_dice_drop", "structure_dice_drop", "vanished_structures", "least_mean_dice",
+        "least_structure_dice",
+    ],
     ("c", "uniform"): ["look", "inverse_inexact_percent"],
     ("c", "model:m"): ["fail", "error"],
-}
+}  # fmt: skip
 
 
 @pytest.fixture

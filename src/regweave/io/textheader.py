@@ -208,17 +208,14 @@ NRRD_NAMES = {
 """Fields of the format with their other spellings; case does not count."""
 NRRD_FIELDS = {spelling: name for name, others in NRRD_NAMES.items() for spelling in (name, *others)}
 NRRD_TYPES = {
-    "i1": ("signed char", "int8", "int8_t"),
-    "u1": ("uchar", "unsigned char", "uint8", "uint8_t"),
+    "i1": ("signed char", "int8", "int8_t"), "u1": ("uchar", "unsigned char", "uint8", "uint8_t"),
     "i2": ("short", "short int", "signed short", "signed short int", "int16", "int16_t"),
     "u2": ("ushort", "unsigned short", "unsigned short int", "uint16", "uint16_t"),
-    "i4": ("int", "signed int", "int32", "int32_t"),
-    "u4": ("uint", "unsigned int", "uint32", "uint32_t"),
+    "i4": ("int", "signed int", "int32", "int32_t"), "u4": ("uint", "unsigned int", "uint32", "uint32_t"),
     "i8": ("longlong", "long long", "long long int", "signed long long", "signed long long int", "int64", "int64_t"),
     "u8": ("ulonglong", "unsigned long long", "unsigned long long int", "uint64", "uint64_t"),
-    "f4": ("float",),
-    "f8": ("double",),
-}
+    "f4": ("float",), "f8": ("double",),
+}  # fmt: skip
 NRRD_TYPE_OF = {name: kind for kind, names in NRRD_TYPES.items() for name in names}
 NRRD_ENCODINGS: dict[str, Encoding] = {"raw": "raw", "gz": "gzip", "gzip": "gzip"}
 NRRD_UNREAD = {"txt", "text", "ascii", "hex", "bz2", "bzip2"}  # Encodings of the format that are not read
@@ -230,15 +227,11 @@ VALUE_KINDS = {
     "quaternion", "2d-symmetric-matrix", "2d-masked-symmetric-matrix", "2d-matrix", "2d-masked-matrix",
     "3d-symmetric-matrix", "3d-masked-symmetric-matrix", "3d-matrix", "3d-masked-matrix",
 }  # fmt: skip
-LPS = (1.0, 1.0, 1.0)
+LPS, RAS, LAS = (1.0, 1.0, 1.0), (-1.0, -1.0, 1.0), (1.0, -1.0, 1.0)
 SPACES = {
-    "right-anterior-superior": (-1.0, -1.0, 1.0),
-    "ras": (-1.0, -1.0, 1.0),
-    "left-anterior-superior": (1.0, -1.0, 1.0),
-    "las": (1.0, -1.0, 1.0),
-    "left-posterior-superior": LPS,
-    "lps": LPS,
-}
+    "lps": LPS, "left-posterior-superior": LPS, "ras": RAS, "right-anterior-superior": RAS, "las": LAS,
+    "left-anterior-superior": LAS,
+}  # fmt: skip
 """Signs that take the axes of a space to LPS."""
 UNNAMED = {"scanner-xyz", "3d-right-handed", "3d-left-handed"}
 TIMED = {f"{name}{'t' if len(name) == 3 else '-time'}" for name in (*SPACES, *UNNAMED)}
@@ -253,27 +246,26 @@ NRRD_MAX_AXES = 16
 
 def _read_nrrd(path: Path, follow_links: bool) -> ImageHeader:
     fields, keys, end = _nrrd_fields(path)
-    dimension = _space_dimension(fields)
+    space = _space(fields)
     n_axes = fields.whole_number("dimension", 0)
     if not 1 <= n_axes <= NRRD_MAX_AXES:
         raise fields.bad("dimension", f"1 to {NRRD_MAX_AXES}")
     sizes = fields.whole_numbers("sizes", n_axes, 1)
-    directions = (
-        _vectors(fields, "space directions", n_axes, dimension) if "space directions" in fields.values else None
-    )
+    directions = _vectors(fields, "space directions", n_axes) if "space directions" in fields.values else None
     value_axis = _value_axis(fields, n_axes, directions)
     kept = [axis for axis in range(n_axes) if axis != value_axis]
     shape = _without_trailing_ones([sizes[axis] for axis in kept])
+    frame = _vectors(fields, "measurement frame", 3) if "measurement frame" in fields.values else [None]
+    straight = None in frame or np.allclose(np.array(frame, dtype=np.float64), np.eye(3), atol=1e-3)
     return ImageHeader(
         subject=fields.subject,
         shape=shape,
         components=1 if value_axis is None else sizes[value_axis],
         component_axis=value_axis or 0,
         dtype=_nrrd_dtype(fields),
-        affine=_nrrd_affine(fields, dimension, directions, kept, n_axes) if len(shape) == 3 else None,
+        affine=_nrrd_affine(fields, directions, kept[:3], n_axes) if len(shape) == 3 else None,
         payload=_nrrd_payload(path, fields, end, follow_links),
-        vectors_lps=SPACES.get(_space(fields), SPACES["lps"]) == SPACES["lps"]
-        and _frame_is_identity(fields, dimension),
+        vectors_lps=straight and SPACES.get(space, LPS) == LPS,
         keys=keys,
     )
 
@@ -312,7 +304,7 @@ def _add_nrrd_line(line: str, values: dict[str, str], keys: dict[str, str], subj
     into[key] = value
 
 
-def _vectors(fields: Fields, key: str, count: int, length: int) -> list[list[float] | None]:
+def _vectors(fields: Fields, key: str, count: int) -> list[list[float] | None]:
     """Return so many vectors of a field, each ``(x,y,z)``, or None for ``none``."""
     text, result, at = fields.values[key], list[list[float] | None](), 0
     while at < len(text):
@@ -320,44 +312,25 @@ def _vectors(fields: Fields, key: str, count: int, length: int) -> list[list[flo
         if match is None:
             raise fields.bad(key, f"{count} vectors as (x,y,z) or none")
         tokens = [token.strip() for token in (match[2] or "").split(",")]
-        unknown = len(tokens) == length and all(token.lower() == "nan" for token in tokens)
-        result.append(None if match[1] or unknown else fields.numbers(key, length, tokens))
+        unknown = len(tokens) == 3 and all(token.lower() == "nan" for token in tokens)
+        result.append(None if match[1] or unknown else fields.numbers(key, 3, tokens))
         at = match.end()
     if len(result) != count:
         raise contradiction(fields.subject, f"{key} has {len(result)} vectors, for its dimensions needed are {count}")
     return result
 
 
-def _spacings(fields: Fields, n_axes: int) -> list[float | None]:
-    """Return the spacing of each axis, None where it is ``nan`` or not stated."""
-    words = fields.words("spacings", n_axes) if "spacings" in fields.values else ["nan"] * n_axes
-    return [None if word == "nan" else fields.numbers("spacings", 1, [word])[0] for word in words]
-
-
 def _space(fields: Fields) -> str:
-    return fields.values.get("space", "").lower()
-
-
-def _space_dimension(fields: Fields) -> int:
-    """Check the space that the header names, in words or by its dimension alone."""
-    if "space" in fields.values and "space dimension" in fields.values:
+    """Return the space that the header names, in lower case; empty where it has three dimensions without a name."""
+    name, dimension = fields.values.get("space", "").lower(), fields.whole_number("space dimension", 3)
+    if name and "space dimension" in fields.values:
         raise contradiction(fields.subject, "space and space dimension exclude each other")
-    name, dimension = _space(fields), fields.whole_number("space dimension", 3)
-    if name in TIMED:
-        what = f"lies in a space with time ({name}), needed are three dimensions"
+    if name in TIMED or dimension != 3:
+        what = f"lies in {f'a space with time ({name})' if name else f'{dimension} dimensions'}, needed are three"
         raise fields.unread(what, "split the series and pass one volume")
     if name and name not in SPACES and name not in UNNAMED:
         raise fields.bad("space", f"one of {', '.join([*SPACES, *sorted(UNNAMED)])}")
-    if not 1 <= dimension <= 16:
-        raise fields.bad("space dimension", "1 to 16")
-    return dimension
-
-
-def _frame_is_identity(fields: Fields, dimension: int) -> bool:
-    if "measurement frame" not in fields.values:
-        return True
-    frame = _vectors(fields, "measurement frame", dimension, dimension)
-    return None in frame or np.allclose(np.array(frame, dtype=np.float64), np.eye(dimension), atol=1e-3)
+    return name
 
 
 def _value_axis(fields: Fields, n_axes: int, directions: list[list[float] | None] | None) -> int | None:
@@ -394,60 +367,48 @@ def _nrrd_dtype(fields: Fields) -> np.dtype[np.generic]:
 
 
 def _nrrd_affine(
-    fields: Fields, dimension: int, directions: list[list[float] | None] | None, kept: list[int], n_axes: int
+    fields: Fields, directions: list[list[float] | None] | None, kept: list[int], n_axes: int
 ) -> Float64Array:
-    """Return the map from indices of the first three image axes to LPS millimetres."""
-    name, spacings = _space(fields), _spacings(fields, n_axes)
+    """Return the map from indices of the three image axes to LPS millimetres."""
+    name, subject, affine = _space(fields), fields.subject, np.eye(4)
+    words = fields.words("spacings", n_axes) if "spacings" in fields.values else ["nan"] * n_axes
+    stated = [np.nan if word == "nan" else fields.numbers("spacings", 1, [word])[0] for word in words]
+    spacings = np.array([stated[axis] for axis in kept])
     if directions is not None:
-        affine = _by_directions(fields, dimension, directions, spacings, kept)
+        steps = np.array([directions[axis] for axis in kept], dtype=np.float64)
+        lengths = np.linalg.norm(steps, axis=1)
+        if (np.abs(spacings - lengths) > SAME_SPACING * lengths).any():
+            raise contradiction(subject, f"spacings {spacings.tolist()}, and directions of length {lengths.tolist()}")
+        affine[:3, :3] = steps.T
+        if "space origin" in fields.values:
+            affine[:3, 3] = _vectors(fields, "space origin", 1)[0] or 0.0
+        else:
+            notices.warn(f"W207: {subject} does not state where it is (no space origin); origin 0 is used")
     elif "space origin" in fields.values or name:
-        raise contradiction(fields.subject, "it names a space or an origin there, and no space directions")
+        raise contradiction(subject, "it names a space or an origin there, and no space directions")
     elif "axis mins" in fields.values or "axis maxs" in fields.values:
         what = "is placed by axis mins and maxs, which programs read in different ways"
         raise fields.unread(what, "write it with space directions and space origin")
     else:  # as in files from before there was a space
-        affine = np.diag([*(1.0 if (step := spacings[axis]) is None else abs(step) for axis in kept[:3]), 1.0])
+        affine[:3, :3] = np.diag(np.where(np.isnan(spacings), 1.0, np.abs(spacings)))
     if name not in SPACES:
-        stated = f"its space is '{name}'" if name else "no space is named"
-        notices.warn(f"W207: {fields.subject} does not state where left is ({stated}); LPS axes are used")
-    scale = np.array(SPACES.get(name, LPS)) * _unit_mm(fields, dimension, kept, n_axes)
+        found = f"its space is '{name}'" if name else "no space is named"
+        notices.warn(f"W207: {subject} does not state where left is ({found}); LPS axes are used")
+    scale = np.array(SPACES.get(name, LPS)) * _unit_mm(fields, directions is not None, kept, n_axes)
     return np.diag([*scale, 1.0]) @ affine
 
 
-def _by_directions(
-    fields: Fields, dimension: int, directions: list[list[float] | None], spacings: list[float | None], kept: list[int]
-) -> Float64Array:
-    steps = np.array([directions[axis] for axis in kept[:3]], dtype=np.float64)
-    origin = [0.0] * dimension
-    if "space origin" in fields.values:
-        origin = _vectors(fields, "space origin", 1, dimension)[0] or origin
-    else:
-        notices.warn(f"W207: {fields.subject} does not state where it is (no space origin); origin 0 is used")
-    if dimension < 3 or np.abs(steps[:, 3:]).max(initial=0.0) > 0:
-        what = f"has axes in {dimension} dimensions of space, needed are 3"
-        raise fields.unread(what, "write the volume in a space of three dimensions")
-    for axis, length in zip(kept[:3], np.linalg.norm(steps, axis=1), strict=True):
-        stated = spacings[axis]
-        if stated is not None and abs(stated - length) > SAME_SPACING * length:
-            reason = f"spacing {stated:g} of axis {axis}, and a direction of length {length:g}"
-            raise contradiction(fields.subject, reason)
-    affine = np.eye(4)
-    affine[:3, :3], affine[:3, 3] = steps[:, :3].T, origin[:3]
-    return affine
-
-
-def _unit_mm(fields: Fields, dimension: int, kept: list[int], n_axes: int) -> Float64Array:
+def _unit_mm(fields: Fields, in_space: bool, kept: list[int], n_axes: int) -> Float64Array:
     """Return the millimetres of the unit of each axis: of the space, or of the axes where there is no space."""
-    in_space = "space directions" in fields.values
-    key = "space units" if in_space else "units"
     if in_space and "units" in fields.values:
         names = fields.words("units", n_axes)
-        if any(NRRD_UNIT_MM.get(names[axis]) != 1.0 for axis in kept[:3]):
+        if any(NRRD_UNIT_MM.get(names[axis]) != 1.0 for axis in kept):
             raise contradiction(fields.subject, "units of axes that lie in a space, which has units itself")
+    key = "space units" if in_space else "units"
     if key not in fields.values:
         return np.ones(3)
-    names = fields.words(key, dimension if in_space else n_axes)
-    units = [NRRD_UNIT_MM.get(names[axis]) for axis in (range(3) if in_space else kept[:3])]
+    names = fields.words(key, 3 if in_space else n_axes)
+    units = [NRRD_UNIT_MM.get(names[axis]) for axis in (range(3) if in_space else kept)]
     if None in units:
         raise fields.bad(key, "mm, um, cm or m for each axis")
     return np.array(units, dtype=np.float64)
@@ -476,20 +437,11 @@ def _nrrd_payload(path: Path, fields: Fields, end: int, follow_links: bool) -> P
 # MetaImage
 
 META_TYPES = {
-    "MET_CHAR": "i1",
-    "MET_ASCII_CHAR": "i1",
-    "MET_UCHAR": "u1",
-    "MET_SHORT": "i2",
-    "MET_USHORT": "u2",
-    "MET_INT": "i4",
-    "MET_UINT": "u4",
-    "MET_LONG": "i4",  # four bytes on every machine, by definition of the format
-    "MET_ULONG": "u4",
-    "MET_LONG_LONG": "i8",
-    "MET_ULONG_LONG": "u8",
-    "MET_FLOAT": "f4",
-    "MET_DOUBLE": "f8",
-}
+    "MET_CHAR": "i1", "MET_ASCII_CHAR": "i1", "MET_UCHAR": "u1", "MET_SHORT": "i2", "MET_USHORT": "u2",
+    "MET_INT": "i4", "MET_UINT": "u4", "MET_LONG": "i4", "MET_ULONG": "u4", "MET_LONG_LONG": "i8",
+    "MET_ULONG_LONG": "u8", "MET_FLOAT": "f4", "MET_DOUBLE": "f8",
+}  # fmt: skip
+"""A long has four bytes on every machine, by definition of the format."""
 META_UNIT_MM = {"": 1.0, "?": 1.0, "mm": 1.0, "um": 1e-3, "cm": 10.0, "m": 1e3}
 OFFSETS = ("Offset", "Position", "Origin")
 MATRICES = ("TransformMatrix", "Rotation", "Orientation")

@@ -50,15 +50,6 @@ CHUNK = 1 << 20
 LISTED = 5  # Images that the message about a folder with several names
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """Options of reading files, as in `read_image`."""
-
-    nifti_frame: NiftiFrame = "auto"
-    follow_links: bool = False
-    series: str | None = None
-
-
 def read_image(
     source: Any,
     *,
@@ -81,7 +72,7 @@ def read_image(
     """
     if isinstance(source, Volume):
         return source
-    stored = _read(source, ReadOptions(nifti_frame, follow_links, series))
+    stored = read_stored(source, nifti_frame, follow_links=follow_links, series=series)
     data = stored.intensities()
     error = nonfinite_error(data, stored.subject)
     if error is not None:
@@ -111,8 +102,7 @@ def read_labels(
     given = require_names(names_path)
     if isinstance(source, LabelMap):
         return source if given is None else replace(source, names=read_names(given))
-    options = ReadOptions(nifti_frame, follow_links)
-    stored = _read(source, options)
+    stored = read_stored(source, nifti_frame, follow_links=follow_links)
     chosen = names_file(source) if given is None else given
     names = {} if chosen is None else read_names(chosen)
     labels = LabelMap(whole_labels(stored.values(), stored.subject), stored.geometry, names)
@@ -125,17 +115,32 @@ def read_labels(
 def names_file(source: Any) -> Path | None:
     """Find the file of label names beside a label map; None where there is none, or no file."""
     path = as_path(source)
-    return None if path is None else find_names(files_of(path, ReadOptions())[0])
+    return None if path is None else find_names(files_of(path)[0])
 
 
-def read_stored(source: Any, nifti_frame: NiftiFrame = "auto", *, follow_links: bool = False) -> Stored:
-    """Read an image and check all but its values; what its header forbids is refused before voxels are read."""
-    return _read(source, ReadOptions(nifti_frame, follow_links))
+def read_stored(
+    source: Any, nifti_frame: NiftiFrame = "auto", *, follow_links: bool = False, series: str | None = None
+) -> Stored:
+    """Read a path or an object and check all but its values; what a header forbids is refused before voxels are read.
+
+    Uneven or sheared slices of a DICOM series are interpolated onto an even grid.
+    """
+    path = as_path(source)
+    if path is None:
+        return read_object(source, nifti_frame)
+    form, found = _find(path)
+    if form == "NIfTI":
+        return nifti.read_nifti(found, nifti_frame)
+    if form != "DICOM":
+        return textheader.read_text_header(found, follow_links=follow_links)
+    read = read_series(found, series)
+    facts = {"dicom": {"modality": read.modality, "images": len(read.slices), "even": read.exact}}
+    return Stored(read.image.data, read.image.geometry, f"'{found}'", facts=facts, modality=read.image.modality)
 
 
 def require_image(path: str | Path) -> None:
     """Raise E101 unless every file of an image can be opened."""
-    for file in files_of(path, ReadOptions()):
+    for file in files_of(path):
         require_file(file)
 
 
@@ -145,14 +150,14 @@ def image_sha256(path: str | Path, *, follow_links: bool = False, series: str | 
     The header of an .mhd or .nhdr file stays the same when its voxels change, so their file counts.
     """
     digest = hashlib.sha256()
-    for file in files_of(path, ReadOptions(follow_links=follow_links, series=series)):
+    for file in files_of(path, follow_links=follow_links, series=series):
         with open_file(file) as stream:
             while block := stream.read(CHUNK):
                 digest.update(block)
     return digest.hexdigest()
 
 
-def files_of(path: str | Path, options: ReadOptions) -> tuple[Path, ...]:
+def files_of(path: str | Path, *, follow_links: bool = False, series: str | None = None) -> tuple[Path, ...]:
     """Return the files that hold an image, the main one first; for a file that is no image that file.
 
     Raises E101 where there is no such file, or no image in a folder.
@@ -164,11 +169,11 @@ def files_of(path: str | Path, options: ReadOptions) -> tuple[Path, ...]:
             raise
         return (Path(path),)
     if form == "DICOM":
-        return choose_series(found, options.series).files
+        return choose_series(found, series).files
     if form == "NIfTI":
         return (found,)
     try:
-        voxels = textheader.voxels_file(found, follow_links=options.follow_links)
+        voxels = textheader.voxels_file(found, follow_links=follow_links)
     except RegweaveError:  # raised again where the image is read
         return (found,)
     return (found,) if voxels == found else (found, voxels)
@@ -177,26 +182,6 @@ def files_of(path: str | Path, options: ReadOptions) -> tuple[Path, ...]:
 def as_path(source: Any) -> Path | None:
     """Return the path that a source is, None for an object."""
     return Path(source) if isinstance(source, str | os.PathLike) else None
-
-
-def _read(source: Any, options: ReadOptions) -> Stored:
-    """Read a path or an object."""
-    path = as_path(source)
-    if path is None:
-        return read_object(source, options.nifti_frame)
-    form, found = _find(path)
-    if form == "NIfTI":
-        return nifti.read_nifti(found, options.nifti_frame)
-    if form == "DICOM":
-        return _read_dicom(found, options.series)
-    return textheader.read_text_header(found, follow_links=options.follow_links)
-
-
-def _read_dicom(path: Path, chosen: str | None) -> Stored:
-    """Read one series; uneven or sheared slices are interpolated onto an even grid."""
-    series = read_series(path, chosen)
-    facts = {"dicom": {"modality": series.modality, "images": len(series.slices), "even": series.exact}}
-    return Stored(series.image.data, series.image.geometry, f"'{path}'", facts=facts, modality=series.image.modality)
 
 
 def is_dicom(path: Path) -> bool:
@@ -367,7 +352,7 @@ def inspect_image(path: str | Path, *, follow_links: bool = False) -> Inspection
     problems: list[RegweaveError] = []
     with notices.collected() as noted, notices.muted():
         try:
-            files = files_of(path, ReadOptions(follow_links=follow_links))
+            files = files_of(path, follow_links=follow_links)
             facts["bytes"] = sum(file.stat().st_size for file in files)
             stored = _read_despite_clash(path, problems, follow_links)
             # After reading: of a file that its header condemns, however long, no more is read.

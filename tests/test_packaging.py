@@ -49,8 +49,7 @@ def test_learning_without_its_extra_says_what_to_install(monkeypatch):
     TrainOptions().check()
     monkeypatch.setitem(sys.modules, "daqp", None)
     with pytest.raises(
-        UsageError,
-        match=r'E158: learning needs the package daqp,.*"regweave\[train\]".*pip install -e "\.\[train\]"',
+        UsageError, match=r'E158: learning needs the package daqp,.*"regweave\[train\]".*pip install -e "\.\[train\]"'
     ):
         TrainOptions().check()
 

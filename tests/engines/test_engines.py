@@ -114,11 +114,7 @@ def test_repeatable_to_the_bit(engine, elastic):
     energy = random_energy((6, 5, 4), (3, 2, 5), 5, elastic=elastic)
     first, second = solver(engine)(energy), solver(engine)(energy)
     np.testing.assert_array_equal(first.labels, second.labels)
-    assert (first.energy, first.lower_bound, first.iterations) == (
-        second.energy,
-        second.lower_bound,
-        second.iterations,
-    )
+    assert (first.energy, first.lower_bound, first.iterations) == (second.energy, second.lower_bound, second.iterations)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -11,12 +11,7 @@ from scipy import ndimage
 from scipy.spatial.transform import Rotation
 
 from regweave.errors import RegweaveError
-from regweave.io import (
-    read_transform,
-    total_displacement,
-    write_displacement,
-    write_transform,
-)
+from regweave.io import read_transform, total_displacement, write_displacement, write_transform
 from regweave.io.transforms.files import write_linear
 from regweave.types import Field, Geometry, Transform
 

@@ -11,17 +11,7 @@ from regweave.config.settings import Settings
 from regweave.energy.assemble import assemble
 from regweave.energy.features import joint_features, loss_of
 from regweave.learning.lssvm import LssvmOptions, fit_lssvm
-from regweave.learning.samples import (
-    Sample,
-    Task,
-    can_lose,
-    delta,
-    first_steps,
-    infer,
-    psi,
-    restrict,
-    samples_at,
-)
+from regweave.learning.samples import Sample, Task, can_lose, delta, first_steps, infer, psi, restrict, samples_at
 from regweave.registration.align import align
 from regweave.study.phantoms import make_phantom
 from regweave.types import Terms, WeightTable
@@ -32,10 +22,7 @@ SCHEDULE = Settings.model_validate(
         "name": "test",
         "modality": "mr",
         "smoothness": 0.1,
-        "levels": (
-            {"spacing_mm": 48.0, "shrink": 2, "steps": 2},
-            {"spacing_mm": 32.0, "shrink": 1, "steps": 2},
-        ),
+        "levels": ({"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 32.0, "shrink": 1, "steps": 2}),
         "banks": {"mr": ({"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"})},
     }
 )

@@ -17,10 +17,7 @@ from regweave.spatial.warp import to_field, warp_labels
 from regweave.study.phantoms import make_phantom
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Transform, Volume, WeightTable
 
-LEVELS = (
-    {"spacing_mm": 48.0, "shrink": 2, "steps": 3},
-    {"spacing_mm": 24.0, "shrink": 1, "steps": 2},
-)
+LEVELS = ({"spacing_mm": 48.0, "shrink": 2, "steps": 3}, {"spacing_mm": 24.0, "shrink": 1, "steps": 2})
 BANK = ({"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"})
 MEMBERS = ("sad", "ncc")
 

@@ -36,10 +36,7 @@ def image_of(shift) -> Image:
 
 
 PAIR = ImagePair(image_of((0, 0, 0)), image_of((1, 0.5, -1)))
-ROWS = {
-    "even": np.ones(len(CLASSES) + 1),
-    "uneven": np.r_[0.0, np.random.default_rng(3).random(len(CLASSES)).round(1)],
-}
+ROWS = {"even": np.ones(len(CLASSES) + 1), "uneven": np.r_[0.0, np.random.default_rng(3).random(len(CLASSES)).round(1)]}
 
 
 @pytest.mark.parametrize("rows", ROWS)

@@ -34,10 +34,7 @@ SMALL = Settings.model_validate(
     {
         "name": "small",
         "smoothness": 0.1,
-        "levels": [
-            {"spacing_mm": 48.0, "shrink": 2, "steps": 2},
-            {"spacing_mm": 24.0, "shrink": 1, "steps": 2},
-        ],
+        "levels": [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 24.0, "shrink": 1, "steps": 2}],
         "refine": {"steps": 5},
         "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]},
     }

@@ -11,7 +11,8 @@ from regweave.config.settings import Refine, Settings
 from regweave.errors import ResourceError, UsageError
 from regweave.registration import devices
 from regweave.registration.align import align
-from regweave.registration.cuda import memory, opening
+from regweave.registration.cuda import device as memory
+from regweave.registration.cuda import opening
 from regweave.registration.devices import CPU
 from regweave.registration.refine import refine
 from regweave.study.phantoms import make_phantom

@@ -9,6 +9,9 @@ import numpy as np
 
 from regweave.types import Energy, Float64Array, IntArray, Solution
 
+Shape = tuple[int, int, int]
+Arguments = tuple[Float64Array, Shape, Float64Array, Float64Array, Float64Array, float, Float64Array | None, IntArray]
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -18,18 +21,7 @@ class Problem:
     init: IntArray
 
     @property
-    def arrays(
-        self,
-    ) -> tuple[
-        Float64Array,
-        tuple[int, int, int],
-        Float64Array,
-        Float64Array,
-        Float64Array,
-        float,
-        Float64Array | None,
-        IntArray,
-    ]:
+    def arrays(self) -> Arguments:
         """Arguments that every compiled engine begins with."""
         e = self.energy
         return (e.unary, e.shape, *e.offsets, e.weight, e.base, self.init)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from regweave import _core, metrics
-from regweave.metrics._smooth import smooth
+from regweave.metrics.ngf import smooth
 from regweave.metrics.sad import cost, volume
 from regweave.types import Float32Array
 

@@ -90,7 +90,8 @@ def align(
     schedule = schedule.for_levels(weights, coarse)
     names = tuple(m.name for m in schedule.bank)
     fine, coarse = weights.select(names), (coarse or weights).select(names)
-    scene, u, records = device.scene(pair, schedule), _start(pair, device), []
+    scene, records = device.scene(pair, schedule), list[StepRecord]()
+    u = None if pair.initial_field is None else device.upload(to_voxels(pair.initial_field))
     for number, level in enumerate(schedule.levels_for(pair.fixed.geometry)):
         weights = fine if number == len(schedule.levels) - 1 else coarse
         coarser, scene = scene, scene.at(level)
@@ -109,19 +110,16 @@ def align(
             clock.lap("inference")
             before, u = u, device.compose(u, around, solution.labels)  # φ ← φ ∘ (id + d)
             clock.lap("compose")
-            records.append(_record(number, step, level, around, solution, clock.laps))
+            record = StepRecord(
+                number, step, level.spacing_mm, grid.n_nodes, around.labels.n_labels, solution.energy,
+                solution.lower_bound, solution.gap, solution.iterations, clock.laps,
+            )  # fmt: skip
+            records.append(record)
             if on_step is not None:
                 found = replace(solution, labels=device.download(solution.labels))
-                on_step(
-                    Step(
-                        **vars(records[-1]),
-                        terms=device.terms(terms),
-                        solution=found,
-                        grid=grid,
-                        geometry=scene.geometry,
-                        loss=LabelLoss(device, scene.at(level), before, around),  # without the features of the metrics
-                    )
-                )
+                loss = LabelLoss(device, scene.at(level), before, around)  # without the features of the metrics
+                evidence: dict[str, Any] = {"terms": device.terms(terms), "solution": found, "loss": loss}
+                on_step(Step(**vars(record), **evidence, grid=grid, geometry=scene.geometry))
     u = device.change_level(u, scene.factors, (1, 1, 1), pair.fixed.geometry.shape)
     return Alignment(device.download(u), tuple(records))
 
@@ -131,11 +129,6 @@ def label_set(level: Level, grid: ControlGrid, step: int) -> LabelSet:
     return LabelSet.cube(level.labels_per_axis, level.first_step * level.step_decay**step * grid.spacing)
 
 
-def _start(pair: ImagePair, device: Device) -> DeviceArray | None:
-    """Displacement that the pair comes with, None where it has none."""
-    return None if pair.initial_field is None else device.upload(to_voxels(pair.initial_field))
-
-
 def _check(weights: Sequence[WeightTable], schedule: Settings) -> None:
     names = tuple(m.name for m in schedule.bank)
     for given in weights:
@@ -143,23 +136,6 @@ def _check(weights: Sequence[WeightTable], schedule: Settings) -> None:
             raise ValueError(
                 f"weights are for members {list(given.members)}, the bank has {list(names)}; use the same bank"
             )
-
-
-def _record(
-    number: int, step: int, level: Level, around: StepSearch, solution: Solution, seconds: Mapping[str, float]
-) -> StepRecord:
-    return StepRecord(
-        level=number,
-        step=step,
-        spacing_mm=level.spacing_mm,
-        n_nodes=around.grid.n_nodes,
-        n_labels=around.labels.n_labels,
-        energy=solution.energy,
-        lower_bound=solution.lower_bound,
-        gap=solution.gap,
-        iterations=solution.iterations,
-        seconds=dict(seconds),
-    )
 
 
 class _Clock:

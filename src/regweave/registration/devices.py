@@ -25,32 +25,12 @@ from regweave.registration import forces as continuous
 from regweave.registration import measure as discrete
 from regweave.registration.cuda import opening
 from regweave.registration.measure import StepSearch
-from regweave.registration.scene import Resolution, Scene
+from regweave.registration.scene import Scene
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors, change_level
 from regweave.types import Float32Array, Geometry, ImagePair, IntArray, Solution, Terms, WeightTable
 
 DeviceArray: TypeAlias = Any  # An array where the device keeps it; the loops hand it on and never look inside
-
-
-class DeviceScene(Protocol):
-    """Both images of a pair on a device, at one resolution."""
-
-    factors: Factors
-
-    @property
-    def geometry(self) -> Geometry:
-        """Grid of the fixed image at this resolution."""
-
-    def at(self, resolution: Resolution) -> DeviceScene:
-        """Return the same pair at another resolution."""
-
-
-class DeviceDescent(Protocol):
-    """A descent with its memory of earlier gradients."""
-
-    def update(self, force: DeviceArray) -> DeviceArray:
-        """Displacement of the control points, in voxels, for the force at each voxel."""
 
 
 class Device(Protocol):
@@ -74,7 +54,7 @@ class Device(Protocol):
         """Bring an array to the host."""
 
     def scene(self, pair: ImagePair, schedule: Settings) -> Any:
-        """Return the pair at its own resolution, a `DeviceScene`."""
+        """Return the pair at its own resolution, with ``factors``, ``geometry`` and ``at(resolution)``."""
 
     def change_level(self, u: DeviceArray, before: Factors, after: Factors, shape: tuple[int, int, int]) -> DeviceArray:
         """Carry a displacement from one shrunken grid to another."""
@@ -105,8 +85,8 @@ class Device(Protocol):
     def forces(self, scene: Any, terms: Any, u: DeviceArray, smoothness: float) -> tuple[float, float, DeviceArray]:
         """Cost of the data, weighted cost of the smoothness, and the force of both."""
 
-    def descent(self, settings: Refine, grid: ControlGrid, geometry: Geometry) -> DeviceDescent:
-        """Return a descent at its start."""
+    def descent(self, settings: Refine, grid: ControlGrid, geometry: Geometry) -> Any:
+        """Return a descent at its start: ``update(force)`` gives the displacement of the control points, in voxels."""
 
     def held_back(self, u: DeviceArray, update: DeviceArray, grid: ControlGrid) -> DeviceArray:
         """Return u ∘ (id + δ), δ that of the control points' update, held back where it would fold."""
@@ -178,11 +158,7 @@ def open_best(which: str = "") -> Any:
     return CPU
 
 
-DEVICES: dict[str, Callable[[str], Device]] = {
-    "auto": open_best,
-    "cpu": lambda _: CpuDevice(),
-    "cuda": opening.open_gpu,
-}
+DEVICES: dict[str, Callable[[str], Device]] = {"auto": open_best, "cpu": lambda _: CPU, "cuda": opening.open_gpu}
 """What opens a device; it is given what stands behind the colon of its name."""
 
 

@@ -180,14 +180,10 @@ class Guides:
 class Image(Volume):
     """Scalar image with its labels, mask and structure maps."""
 
-    labels: LabelMap | None = None
-    """Segmentation on the grid of the image."""
-    mask: LabelMap | None = None
-    """Region that counts, on the grid of the image: 0 is outside."""
-    maps: StructureMaps | None = None
-    """Structure maps that a predictor made from the voxels."""
-    label_maps: StructureMaps | None = None
-    """Structure maps rasterised from a segmentation, given or predicted; same structures in the same order."""
+    labels: LabelMap | None = None  # Segmentation on the grid of the image
+    mask: LabelMap | None = None  # Region that counts, on the grid of the image: 0 is outside
+    maps: StructureMaps | None = None  # Structure maps that a predictor made from the voxels
+    label_maps: StructureMaps | None = None  # Those of a segmentation, given or predicted; same structures and order
 
     @classmethod
     def of(cls, volume: Volume, labels: LabelMap | None = None, mask: LabelMap | None = None) -> Image:

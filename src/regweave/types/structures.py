@@ -20,10 +20,6 @@ PALETTE: tuple[Colour, ...] = (
 protanope sight at once; further structures begin again."""
 
 
-def _no_points() -> Float64Array:
-    return np.zeros((0, 3))
-
-
 @dataclass(frozen=True, repr=False)
 class Identity:
     """Identity of a patient, a study and a series; printing it shows a hash alone."""
@@ -81,7 +77,7 @@ class Structure:
     kind: str = ""  # Interpreted type, ``PTV``, ``ORGAN`` …, empty where unknown
     colour: Colour | None = None
     contours: tuple[Contour, ...] = ()  # Closed polygons; several on one plane enclose by the even-odd rule
-    points: Float64Array = field(default_factory=_no_points)  # Isocentres and markers, (k, 3)
+    points: Float64Array = field(default_factory=lambda: np.zeros((0, 3)))  # Isocentres and markers, (k, 3)
 
     @property
     def drawn_mm(self) -> Float64Array:

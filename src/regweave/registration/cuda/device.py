@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from regweave.config.member import Member
-from regweave.config.settings import Refine, Settings
+from regweave.config.settings import Level, Refine, Settings
+from regweave.errors import ResourceError
 from regweave.registration import forces as continuous
 from regweave.registration import measure as discrete
 from regweave.registration.cuda import levels, refinement
-from regweave.registration.cuda.memory import free_bytes, needed_bytes, require_memory
 from regweave.registration.cuda.refinement import gaussian_sides
 from regweave.registration.cuda.scene import Constants, CudaScene, GpuPair
 from regweave.registration.measure import StepSearch
 from regweave.registration.scene import Scene
 from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.pyramid import Factors
-from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, IntArray, Solution, Terms, WeightTable
+from regweave.spatial.pyramid import Factors, shrink_geometry
+from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, IntArray
 
+FLOAT, DOUBLE = 4, 8
+FULL_FIELDS = 3  # Displacements at full resolution that are alive at once, in the level change at the end
+LEVEL_IMAGES = 48
+"""Arrays of the size of a level's image that a step keeps: views, features of twelve channels, fields, their copies."""
+MESSAGES = 5  # Arrays (N, L) in float64 that message passing keeps: unaries, one message for each axis, room
+_waiting: defaultdict[tuple[Any, int], list[Any]] = defaultdict(list)  # Idle devices, by kernels and number
 SPREAD = 2  # Blocks round a folding voxel that are smoothed too
 
 
@@ -30,6 +37,9 @@ class CudaDevice:
     """Kernels on one NVIDIA GPU, or their twin on the host, which tests use; arrays are handles of its memory."""
 
     measure = staticmethod(levels.measure)
+    terms = staticmethod(levels.CudaTerms.on_host)
+    minimize = levels.minimize
+    data_terms, forces = refinement.data_terms, refinement.forces
 
     def __init__(self, kernels: Any, ordinal: int = 0) -> None:
         self.kernels, self.queue = kernels, kernels.Queue(ordinal)
@@ -78,14 +88,6 @@ class CudaDevice:
         """Loss (N, L) of the labels around u, by the host."""
         return discrete.loss(scene.host, u.numpy(), around, structures)
 
-    def terms(self, terms: levels.CudaTerms) -> Terms:
-        """Bring terms to the host."""
-        return terms.on_host()
-
-    def minimize(self, terms: levels.CudaTerms, weights: WeightTable, schedule: Settings) -> Solution:
-        """Best labelling and its certificate."""
-        return levels.minimize(self.kernels, self.constants, terms, weights, schedule)
-
     def compose(self, u: Any, around: StepSearch, labels: Any) -> Any:
         """Compose u with the free-form deformation whose control points took these labels."""
         offsets = around.labels.offsets
@@ -117,18 +119,6 @@ class CudaDevice:
                 return out
             sigma_mm /= 2
         return u
-
-    def data_terms(
-        self, scene: Any, u: Any, members: Sequence[Member], weights: WeightTable, settings: Refine
-    ) -> refinement.GpuObjective:
-        """Weight map of each member, scaled so that a weight of one means a typical force of one at u; stiffness."""
-        return refinement.data_terms(self, scene, u, members, weights, settings)
-
-    def forces(
-        self, scene: Any, objective: refinement.GpuObjective, u: Any, smoothness: float
-    ) -> tuple[float, float, Any]:
-        """Cost of the data, weighted cost of the smoothness, and the force of both."""
-        return refinement.forces(self, scene, objective, u, smoothness)
 
     def descent(self, settings: Refine, grid: ControlGrid, geometry: Geometry) -> Any:
         """Return Adam at its start, as `regweave.registration.forces.Descent`."""
@@ -205,3 +195,69 @@ class CudaFields:
         arguments = (matrix, inverse_matrix, shape, max_iter, tolerance)
         found, residual = self._kernels.invert(self._upload(u), *arguments)
         return found.numpy(), residual.numpy()
+
+
+def needed_bytes(pair: ImagePair, schedule: Settings) -> int:
+    """Bytes that the levels and a refinement at the finest of them need at once."""
+    fixed, moving = (prod(image.geometry.shape) for image in (pair.fixed, pair.moving))
+    full = FLOAT * (fixed + moving + 3 * FULL_FIELDS * fixed)
+    return full + max(_step_bytes(pair, schedule, level) for level in schedule.levels_for(pair.fixed.geometry))
+
+
+def _step_bytes(pair: ImagePair, schedule: Settings, level: Level) -> int:
+    """Bytes of one step of a level: images and fields of its size, costs, messages."""
+    geometry = shrink_geometry(pair.fixed.geometry, level.factors(pair.fixed.geometry))
+    nodes = ControlGrid.cover(geometry, level.spacing_mm, level.support).n_nodes
+    volume = nodes * level.labels_per_axis**3 * (FLOAT * len(schedule.bank) + DOUBLE * MESSAGES)
+    return FLOAT * LEVEL_IMAGES * prod(geometry.shape) + volume
+
+
+def free_bytes(queue: Any, needed: int) -> int:
+    """Bytes that are free; idle devices give theirs up where that is less than is needed."""
+    if needed > queue.memory()[0]:
+        release_idle()
+    return int(queue.memory()[0])
+
+
+def require_memory(queue: Any, pair: ImagePair, schedule: Settings) -> None:
+    """Raise E140 for a pair that does not fit into the memory of the GPU."""
+    needed, total = needed_bytes(pair, schedule), queue.memory()[1]
+    if needed > (free := free_bytes(queue, needed)):
+        raise ResourceError(
+            "E140",
+            f"this registration needs about {needed / 2**20:.0f} MB of the GPU, of whose {total / 2**20:.0f} MB "
+            f"{free / 2**20:.0f} MB are free",
+            "use --device cpu, a coarser preset or smaller images, or end what else uses the GPU",
+        )
+
+
+class Opened:
+    """Devices that one thread has opened, by number; they become idle when the thread, and so this, ends.
+
+    A queue allocates and pins memory during its first registration, which takes longer than the registration, and a
+    learner starts threads anew for each fit: the next thread takes an idle device with its memory.
+    """
+
+    def __init__(self) -> None:
+        self._devices: dict[tuple[Any, int], Any] = {}
+        weakref.finalize(self, _leave, self._devices).atexit = False
+
+    def device(self, kernels: Any, number: int, make: Any) -> Any:
+        """Return the device of a number: this thread's, an idle one, or one that is made now."""
+        key = (kernels, number)
+        if key not in self._devices:
+            try:
+                self._devices[key] = _waiting[key].pop()
+            except IndexError:
+                self._devices[key] = make()
+        return self._devices[key]
+
+
+def _leave(devices: dict[tuple[Any, int], Any]) -> None:
+    for key, device in devices.items():
+        _waiting[key].append(device)
+
+
+def release_idle() -> None:
+    """Give the memory of idle devices back."""
+    _waiting.clear()

@@ -10,7 +10,7 @@ import numpy as np
 from regweave.config.settings import Settings
 from regweave.energy.assemble import TIE_BREAK, assemble
 from regweave.energy.cost_volume import QUIET_NODE
-from regweave.registration.cuda.scene import Compared, Constants, CudaScene
+from regweave.registration.cuda.scene import Compared, CudaScene
 from regweave.registration.measure import VALID_SHARE, StepSearch, host_costs
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.node_classes import FOREGROUND_SHARE
@@ -97,11 +97,9 @@ def _node_displacements(scene: CudaScene, u: Any, grid: ControlGrid) -> Any:
     return scene.queue.upload(np.ascontiguousarray(at_nodes.reshape(3, -1).T / grid.spacing, dtype=np.float64))
 
 
-def minimize(
-    kernels: Any, constants: Constants, terms: CudaTerms, weights: WeightTable, schedule: Settings
-) -> Solution:
+def minimize(device: Any, terms: CudaTerms, weights: WeightTable, schedule: Settings) -> Solution:
     """Minimise w·Ψ by TRW-S on the GPU, by other engines on the host; the labels stay on the GPU."""
-    solver = schedule.solver
+    kernels, constants, solver = device.kernels, device.constants, schedule.solver
     if solver.name != "trws" or terms.costs.shape[2] > kernels.MOST_LABELS:
         found = solver(assemble(terms.on_host(), weights))
         return Solution(terms.costs.queue.upload(found.labels), found.energy, found.lower_bound, found.iterations)

@@ -9,8 +9,7 @@ from importlib.util import find_spec
 from typing import Any, cast
 
 from regweave.errors import UsageError
-from regweave.registration.cuda.device import CudaDevice
-from regweave.registration.cuda.memory import Opened
+from regweave.registration.cuda.device import CudaDevice, Opened
 
 MODULE = "regweave._cuda"  # Compiled where the build finds nvcc; loads without a driver
 

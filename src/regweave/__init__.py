@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from regweave.config.presets import preset, preset_names
     from regweave.config.settings import Settings
     from regweave.errors import RegweaveError, RegweaveWarning
+    from regweave.io.time_series import TimeSeries
     from regweave.jobs.batch import batch
+    from regweave.jobs.regions import measure
     from regweave.model.model import Model, models
     from regweave.progress import Progress
+    from regweave.run.realign import realign
     from regweave.run.register import register
     from regweave.run.result import Result, load
     from regweave.run.warp import warp, warp_labels, warp_points
@@ -36,6 +39,7 @@ __all__ = [
     "RegweaveWarning",
     "Result",
     "Settings",
+    "TimeSeries",
     "Transform",
     "Volume",
     "WeightTable",
@@ -44,10 +48,12 @@ __all__ = [
     "evaluate",
     "examples",
     "load",
+    "measure",
     "models",
     "preset",
     "preset_names",
     "propagate_contours",
+    "realign",
     "register",
     "train",
     "warp",
@@ -67,6 +73,7 @@ _HOMES = {
     "RegweaveWarning": "errors",
     "Result": "run.result",
     "Settings": "config.settings",
+    "TimeSeries": "io.time_series",
     "Transform": "types",
     "Volume": "types",
     "WeightTable": "types",
@@ -74,10 +81,12 @@ _HOMES = {
     "evaluate": "study.evaluate",
     "examples": "study",
     "load": "run.result",
+    "measure": "jobs.regions",
     "models": "model.model",
     "preset": "config.presets",
     "preset_names": "config.presets",
     "propagate_contours": "clinic.propagate",
+    "realign": "run.realign",
     "register": "run.register",
     "train": "api.train",
     "warp": "run.warp",

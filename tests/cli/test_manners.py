@@ -71,7 +71,7 @@ def test_options_stand_in_known_panels_and_commands_in_those_of_the_list():
     panels = {p.rich_help_panel for command in COMMANDS.values() for p in command.params}
     assert panels == {None, "Input", "Method", "Machine"}
     assert [*dict.fromkeys(panel for _, panel, _ in program.COMMANDS.values())] == [
-        "Register", "Clinic", "Look", "Learn", "Files", "Program",
+        "Register", "Clinic", "Studies", "Look", "Learn", "Files", "Program",
     ]  # fmt: skip
     assert max(len(summary) for _, _, summary in program.COMMANDS.values()) <= 60
 

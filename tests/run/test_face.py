@@ -34,8 +34,8 @@ from regweave.training.options import TrainOptions
 NAMES = {
     "Field", "Geometry", "Image", "LabelMap", "MetricLearner", "Model", "Progress", "RegweaveError", "RegweaveWarning",
     "Result", "Settings", "Transform", "Volume", "WeightTable", "__version__", "batch", "evaluate", "examples", "load",
-    "models",
-    "preset", "preset_names", "propagate_contours", "register", "train", "warp", "warp_labels", "warp_points",
+    "measure", "models", "preset", "preset_names", "propagate_contours", "realign", "register", "TimeSeries",
+    "train", "warp", "warp_labels", "warp_points",
 }  # fmt: skip
 
 

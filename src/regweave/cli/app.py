@@ -55,6 +55,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "plan": ("plan", "Register", "Forecast memory and time of a registration."),
     "contours": ("clinic", "Clinic", "Bring contours of a planning CT onto a later one."),
     "clinic": ("clinic", "Clinic", "Check reviews of contours, or test contours on phantoms."),
+    "series": ("studies", "Studies", "Bring the volumes of a 4-D image to their mean."),
+    "measure": ("studies", "Studies", "Measure structures, and an image in each of them."),
     "report": ("report", "Look", "Make the page of a result again."),
     "rules": ("program", "Look", "Print the rules for pass, look and fail."),
     "train": ("train", "Learn", "Train metric weights of each structure from masks."),

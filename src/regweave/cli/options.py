@@ -111,6 +111,10 @@ TransformOption = Annotated[
     str,
     input_option("--transform", "-t", help="Transform file (.h5, .tfm, .nii.gz, .dcm), or the word identity."),
 ]
+ChainOption = Annotated[
+    list[str],
+    input_option("--transform", "-t", help="Transform file, [FILE,1] or identity; several in order.", metavar="FILE"),
+]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")]
 

@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from regweave import notices
 from regweave.cli.app import command_line, examples
 from regweave.cli.options import (
+    ChainOption,
     FollowOption,
     FrameOption,
     JsonOption,
@@ -34,8 +35,6 @@ from regweave.contours.carry import carry_set
 from regweave.contours.regions import volume_ml
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import (
-    fill_value,
-    read_image,
     read_labels,
     read_points,
     read_transform,
@@ -52,9 +51,10 @@ from regweave.io.dicom.series import Series, choose_series, read_series
 from regweave.io.disk.files import suffix_of
 from regweave.io.images import FORMAT_OF
 from regweave.io.labels import read_name_map
+from regweave.io.time_series import TimeSeries, write_time_series
 from regweave.io.transforms.files import DICOM_SUFFIXES, LINEAR_SUFFIXES
-from regweave.run.warp import IDENTITY, Space, onto_grid, warp_points
-from regweave.spatial.warp import warp_image, warp_labels
+from regweave.run.warp import IDENTITY, Space, bring, onto_grid, warp_points
+from regweave.spatial.warp import Interpolation, warp_image, warp_labels
 from regweave.types import Geometry, StructureSet, Transform
 
 ReferenceOption = Annotated[
@@ -99,11 +99,17 @@ class _Kinds(TyperGroup):
 app = command_line(help=__doc__, cls=_Kinds)
 
 
-@app.command(epilog=examples("regweave warp image dose.nii.gz -t transform.h5 -r fixed.nii.gz -o new.nii"))
+@app.command(
+    epilog=examples(
+        "regweave warp image dose.nii.gz -t transform.h5 -r fixed.nii.gz -o new.nii",
+        "regweave warp image m.nii -t field.nii -t a.mat -r f.nii -o n.nii",
+        "regweave warp image m.nii -t '[a.mat,1]' -r f.nii -o n.nii",
+    )
+)
 def image(
-    file: Annotated[Path, typer.Argument(help="Image in moving space.")],
+    file: Annotated[Path, typer.Argument(help="Image in moving space, or a 4-D series of them.")],
     *,
-    transform: TransformOption,
+    transform: ChainOption,
     reference: ReferenceOption,
     output: OutputOption,
     target: ToOption = None,
@@ -113,25 +119,32 @@ def image(
         float | None,
         method_option(help="Value outside the moving image; by default -1000 for CT, else 0."),
     ] = None,
+    interpolation: Annotated[
+        Interpolation, method_option(help="Between voxels: linear, nearest, label or bspline.", metavar="WORD")
+    ] = "linear",
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
     follow_links: FollowOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring a MOVING image onto the FIXED grid by trilinear interpolation.
+    """Bring a MOVING image onto the FIXED grid; of a 4-D series every volume.
 
+    Several -t are applied to points of the FIXED grid in the order given, as
+    antsApplyTransforms does; "[FILE,1]" is the inverse of a file.
     With inverse.h5, and the moving image as REFERENCE, a FIXED image is
     brought onto the MOVING grid. A transform of this program states both
     grids, and is refused where it goes the other way.
     """
     claim = require_absent(output, overwrite=overwrite)
-    moving = read_image(file, nifti_frame=nifti_frame, nonfinite=nonfinite, follow_links=follow_links)
-    path = onto_grid(
-        transform, reference, to=target, other_grid=other_grid, nifti_frame=nifti_frame, follow_links=follow_links
-    )
-    value = fill_value(moving) if fill is None else fill
+    moved, path, value = bring(
+        file, transform, reference, fill=fill, interpolation=interpolation, nonfinite=nonfinite, to=target,
+        other_grid=other_grid, nifti_frame=nifti_frame, follow_links=follow_links,
+    )  # fmt: skip
     with claim.writing():
-        write_image(output, warp_image(moving, path, fill=value))
+        if isinstance(moved, TimeSeries):
+            write_time_series(output, moved)
+        else:
+            write_image(output, moved)
     _tell(f"{_direction(path, target, 'image')}, outside = {value:g}", as_json, output, fill=value)
 
 
@@ -139,7 +152,7 @@ def image(
 def labels(
     file: Annotated[Path, typer.Argument(help="Label map in moving space.")],
     *,
-    transform: TransformOption,
+    transform: ChainOption,
     reference: ReferenceOption,
     output: OutputOption,
     target: ToOption = None,

@@ -130,7 +130,7 @@ def write_displacement(path: str | Path, field: Field, ends: Ends | None = None)
             image.header.extensions.append(
                 nib.nifti1.Nifti1Extension(COMMENT, f"{KEY} {to_line(ends)}".encode("ascii"))
             )
-        _save(path, image)
+        save_nifti(path, image)
         return
     image = field.to_sitk()
     image.SetMetaData("displacement field type", "resampling")  # 3D Slicer's name for our direction
@@ -156,7 +156,7 @@ def _cast(data: NDArray[Any], dtype: DTypeLike | None) -> NDArray[Any]:
 def _write(path: str | Path, data: NDArray[Any], geometry: Geometry) -> None:
     path = Path(path)
     if suffix_of(path) in {".nii", ".nii.gz"}:
-        _save(path, nibabel_image(data, geometry))
+        save_nifti(path, nibabel_image(data, geometry))
         return
     _save_itk(path, sitk_image(data, geometry))
 
@@ -190,7 +190,8 @@ def ants_image(data: NDArray[Any], geometry: Geometry) -> Any:
     return import_module("ants").from_numpy(data, *place)
 
 
-def _save(path: Path, image: Any) -> None:
+def save_nifti(path: Path, image: Any) -> None:
+    """Write an image of nibabel; the bytes do not depend on the time."""
     with atomic_path(path) as part:
         if suffix_of(path) == ".nii":
             nib.save(image, part)

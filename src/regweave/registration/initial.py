@@ -17,40 +17,42 @@ from regweave.types import Float32Array, Float64Array, Image, IntArray, Volume
 
 # Voxels along the longest axis of the copies that the affine fit looks at, one after the other.
 RESOLUTIONS = (16, 32, 64)
+ALONE = (*RESOLUTIONS, 128)  # The same where the fit is the whole result
 VOLUME_RATIOS = (0.3, 3.0)
 CLEAR_GAIN = 0.98  # A rigid fit must cost less than this share of what the headers cost, or these stay
 MOST_TURNED_DEG = 40.0
 STRUCTURES = "structures"
 
 
-def initial_affine(fixed: Volume, moving: Volume, method: str) -> Float64Array:
+def initial_affine(fixed: Volume, moving: Volume, method: str, *, alone: bool = False) -> Float64Array:
     """Find an affine map (4, 4) from fixed to moving LPS millimetres to start a registration from.
 
     Of an `Image` with a mask, what lies inside counts. ``none`` uses the positions in the headers; ``moments`` shifts
     the centre of one foreground onto the other, for images whose origins mean nothing; ``rigid`` fits rotation and
     shift, for two scans of one person, and bone counts more where both are CT; ``affine`` fits twelve parameters, for
-    images of two people. ``structures`` is the same here: `regweave.registration.structure_start` follows.
+    images of two people. ``structures`` is the same here: `regweave.registration.structure_start` follows. Where the
+    fit is ``alone`` the whole result, it goes on to finer copies, and a rigid one need not clearly gain on the headers.
 
     Warns W210, where the affine fit is rejected and the result is that of ``moments``; W216, where a rigid fit is no
     better than the headers and these are used.
     """
     if method not in METHODS:
         raise UsageError("E191", f"unknown initial alignment {method!r}", f"available: {', '.join(sorted(METHODS))}")
-    return METHODS[method](fixed, moving)
+    return METHODS[method](fixed, moving, alone)
 
 
-def _none(fixed: Volume, moving: Volume) -> Float64Array:
+def _none(fixed: Volume, moving: Volume, alone: bool) -> Float64Array:
     return np.eye(4)
 
 
-def _moments(fixed: Volume, moving: Volume) -> Float64Array:
+def _moments(fixed: Volume, moving: Volume, alone: bool) -> Float64Array:
     return _centre_on_centre(*_windowed(fixed, moving))
 
 
-def _affine(fixed: Volume, moving: Volume) -> Float64Array:
+def _affine(fixed: Volume, moving: Volume, alone: bool) -> Float64Array:
     windowed = _windowed(fixed, moving)
     start = affine = _centre_on_centre(*windowed)
-    for resolution in RESOLUTIONS:
+    for resolution in ALONE if alone else RESOLUTIONS:
         step_mm = _extent_mm(fixed) / resolution
         level = PyramidLevel(*(coarser(image, step_mm) for image in windowed))
         affine = level.fit(affine)
@@ -66,18 +68,18 @@ def _affine(fixed: Volume, moving: Volume) -> Float64Array:
     return start
 
 
-def _rigid(fixed: Volume, moving: Volume) -> Float64Array:
+def _rigid(fixed: Volume, moving: Volume, alone: bool) -> Float64Array:
     """Fit from the headers and from the centres; the headers stay where a fit does not clearly gain on them."""
     windowed = _windowed(fixed, moving)
     bone = all(with_modality(image).modality == "ct" for image in (fixed, moving))
-    steps_mm = [_extent_mm(fixed) / resolution for resolution in RESOLUTIONS]
+    steps_mm = [_extent_mm(fixed) / resolution for resolution in (ALONE if alone else RESOLUTIONS)]
     pyramid = [PyramidLevel(*(coarser(image, step, bone=bone) for image in windowed)) for step in steps_mm]
     headers, centres = np.eye(4), _centre_on_centre(*windowed)
     fits = [_fitted(pyramid, start) for start in (headers, centres)]
     cost, best = min(fits, key=lambda fit: fit[0])
     before = pyramid[-1].cost(headers)
     turned = float(np.degrees(np.arccos(np.clip((np.trace(best[:3, :3]) - 1.0) / 2.0, -1.0, 1.0))))
-    if cost <= CLEAR_GAIN * before and turned <= MOST_TURNED_DEG:
+    if cost <= (1.0 if alone else CLEAR_GAIN) * before and turned <= MOST_TURNED_DEG:
         return best
     overlaps = bool(np.isfinite(before))
     if turned > MOST_TURNED_DEG or not overlaps:
@@ -97,7 +99,7 @@ def _fitted(pyramid: Sequence[PyramidLevel], start: Float64Array) -> tuple[float
     return pyramid[-1].cost(affine), affine
 
 
-METHODS: dict[str, Callable[[Volume, Volume], Float64Array]] = {
+METHODS: dict[str, Callable[[Volume, Volume, bool], Float64Array]] = {
     "none": _none,
     "moments": _moments,
     "rigid": _rigid,

@@ -29,6 +29,7 @@ from regweave.io import (
 from regweave.io.disk.files import MAX_ARCHIVE_BYTES, damaged, is_file, open_file, require_memory
 from regweave.io.disk.records import write_record
 from regweave.io.disk.text import read_json
+from regweave.io.transforms.files import write_linear
 from regweave.run.record import Provenance
 from regweave.spatial.invert import invert
 from regweave.spatial.warp import warp_image, warp_labels
@@ -154,10 +155,9 @@ class OutputImages:
             write_image(files["warped"], self.warped)
         if "labels" in files and self.warped_labels is not None:
             write_labels(files["labels"], self.warped_labels)
-        if "transform" in files:
-            write_transform(files["transform"], self.transform)
-        if "inverse" in files:
-            write_transform(files["inverse"], self.inverse)
+        for name in ("transform", "inverse"):
+            if name in files:
+                _write_transform(files[name], getattr(self, name))
         if "displacement" in files:
             write_displacement(files["displacement"], smallest_displacement(self.transform), self.transform.ends)
         if "report" in files:
@@ -181,6 +181,14 @@ class OutputImages:
                 )
         content = {"members": [] if nodes is None else list(nodes.members), "names": self.names}
         write_record(target / "view.json", content)
+
+
+def _write_transform(path: Path, transform: Transform) -> None:
+    """Write a transform; of one without a field the matrix alone."""
+    if transform.field.data.any():
+        write_transform(path, transform)
+    else:
+        write_linear(path, transform.affine, transform.ends)
 
 
 def _write_view_image(path: Path, volume: Volume) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from regweave import __version__, notices
 from regweave.config.presets import Metrics, choose_settings, metric_weights, validate
@@ -35,6 +35,9 @@ FILES = ("fixed", "moving", "fixed_labels", "moving_labels", "fixed_mask", "movi
 """Fields of a job that name images."""
 POINTS = ("fixed_points", "moving_points")
 """Fields of a job that name landmarks."""
+
+
+TransformKind = Literal["rigid", "affine", "deformable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,10 @@ class Method(Reading):
         None, "none, moments, rigid, affine, structures, or a file. By default what the settings state. A transform, a "
         "transform of SimpleITK or a (4, 4) matrix takes fixed points to moving points in LPS millimetres.",
         panel="Method", typed=str | None, metavar="START",
+    )  # fmt: skip
+    transform: TransformKind = option(
+        "deformable", "Kind of the result: rigid, affine or deformable. The first two fit a matrix alone, to a finer "
+        "resolution than a start; they take no start, model or metrics.", panel="Method", metavar="KIND",
     )  # fmt: skip
     engine: str | None = option(
         None, "Inference engine in place of that of the settings: trws, fastpd or icm.", typed=None
@@ -139,6 +146,21 @@ class Job(Method):
                         object.__setattr__(self, f"{name}_{part}", getattr(image, part))
 
 
+def start_of(job: Method, settings: Settings, model: Model | None) -> Any:
+    """Return the start of a job, which is the whole result of a linear one, or refuse it."""
+    if job.transform not in get_args(TransformKind):
+        raise UsageError("E192", f"unknown transform {job.transform!r}", f"use {', '.join(get_args(TransformKind))}")
+    if job.transform == "deformable":
+        start = settings.initial if job.init is None else job.init
+        require_start(start, model)
+        return start
+    beside = [name for name in ("init", "model", "metrics", "guide_points") if getattr(job, name, None) is not None]
+    if beside:
+        message = f"transform {job.transform} and {' and '.join(beside)} are both given"
+        raise UsageError("E189", message, "a linear fit uses the images alone: leave one of them out")
+    return job.transform
+
+
 def settings_of(job: Method, model: Model | None) -> Settings:
     """Return the settings of a job: those that it names, else those of its model, else the default preset."""
     given = metric_weights(job.metrics)
@@ -158,8 +180,7 @@ def loaded(model: str | Path | Model | None) -> Model | None:
 def check_method(job: Method) -> None:
     """Check what needs no image, before any file is read and any folder is made."""
     model = loaded(job.model)
-    settings = settings_of(job, model)
-    require_start(settings.initial if job.init is None else job.init, model)
+    start_of(job, settings_of(job, model), model)
     devices.get(job.device)
 
 
@@ -208,7 +229,8 @@ def recorded_call(record: str | Path, **files: Any) -> dict[str, Any]:
         "config": settings,
         "model": None if run.model is None else model(run.model),
         "metrics": run.call.metrics,
-        "init": start(run.start),
+        "init": start(run.start) if run.call.transform == "deformable" else None,
+        "transform": run.call.transform,
         "predict_classes": run.call.predict_classes,
         "guide_points": run.call.guide_points,
         "device": run.device,

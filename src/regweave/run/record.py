@@ -102,6 +102,9 @@ class Call(RecordPart):
     metrics: dict[str, Number] | None = None
     predict_classes: StrictBool = False
     guide_points: Number | None = Field(default=None, exclude_if=lambda given: given is None)
+    transform: Literal["rigid", "affine", "deformable"] = Field(
+        default="deformable", exclude_if=lambda given: given == "deformable"
+    )
     reading: Annotated[Reading, PlainSerializer(Reading.to_json)]
 
 

@@ -27,14 +27,14 @@ from regweave.registration.initial import STRUCTURES
 from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out
 from regweave.registration.structure_start import started_from_structures
 from regweave.run.images import OutputImages
-from regweave.run.job import POINTS, Job, loaded, settings_of
+from regweave.run.job import POINTS, Job, loaded, settings_of, start_of
 from regweave.run.measurements import NodeRecorder, inverse_measures, residual_inside, score_of, warn_of_doubts
 from regweave.run.memory import Cache, allowed_threads, forecast, no_cache, peak_memory_mb
 from regweave.run.read import Inputs, as_stored, read_inputs
 from regweave.run.record import Call, InputFile, Modalities, Provenance, model_record, start_record, structures_record
 from regweave.run.resolve import ClassesFrom, Recipe, doubt_volumes, with_stated
 from regweave.run.result import Result
-from regweave.run.start import point_guides, require_accuracy, require_start, start_pair, used_start
+from regweave.run.start import point_guides, require_accuracy, start_pair, used_start
 from regweave.spatial.deformation import determinant
 from regweave.spatial.intensity import inside
 from regweave.spatial.invert import invert
@@ -80,7 +80,8 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
             ready = replace(ready, seen=guides.start(ready.seen), data=with_points(ready.data, job, landmarks))
         recipe, kernels = ready.recipe, ready.device.fields
         grids = ready.pair.fixed.geometry, ready.pair.moving.geometry
-        report.forecast(forecast(*grids, ready.settings, recipe.bank, probe=False))
+        if not ready.is_linear:
+            report.forecast(forecast(*grids, ready.settings, recipe.bank, probe=False))
         provenance = provenance_of(ready, job.model, threads)
         report.report(provenance.headline(), "begin")
         nodes = NodeRecorder(recipe.weights, recipe.schedule.for_levels(recipe.weights, recipe.coarse), report.level)
@@ -137,6 +138,11 @@ class Prepared:
     device: Device  # what computes the levels and the refinement
     key: Hashable  # names images, labels and start, for caches
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether the start is the whole result."""
+        return self.job.transform != "deformable"
+
 
 def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable = None) -> Prepared:
     """Read and check everything that a registration needs, and bring the pair to its start.
@@ -145,8 +151,7 @@ def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable 
     """
     model, device = loaded(job.model), devices.get(job.device)
     settings = settings_of(job, model)
-    start = settings.initial if job.init is None else job.init
-    require_start(start, model)
+    start = start_of(job, settings, model)
     job = with_stated(job, settings, model)
     with report.stage("read"):
         key: Hashable = (content, json.dumps(job.to_json(), sort_keys=True))
@@ -159,7 +164,9 @@ def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable 
     with report.stage("initial"), notices.collected() as warned:
         named = str(start) if isinstance(start, str | Path) else object()  # an object in memory is cached for nobody
         key = (key, named, tuple(model.class_names.items()) if model is not None and recipe.match is not None else None)
-        pair = cache(("start", key), lambda: start_pair(data, start, follow_links=job.follow_links))
+        alone = job.transform != "deformable"
+        key = (key, alone)
+        pair = cache(("start", key), lambda: start_pair(data, start, follow_links=job.follow_links, alone=alone))
     with report.stage("classes"):
         identity = None if recipe.predictor is None else recipe.predictor.save().identity()
         key = (key, job.predict_classes, recipe.weights.classes, identity, recipe.compares_maps)
@@ -182,7 +189,8 @@ def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable 
     if job.device == "auto":  # the images decide too
         device = devices.best_for(pair, recipe.schedule)
     recipe = recipe.drop_label_members(classes_from)
-    warn_if_left_out(recipe.schedule, recipe.weights, recipe.settings.refine)
+    if not alone:
+        warn_if_left_out(recipe.schedule, recipe.weights, recipe.settings.refine)
     return Prepared(job, settings, recipe, data, pair, seen, classes_from, start, used, reason, device, key)
 
 
@@ -198,6 +206,8 @@ def with_points(data: Inputs, job: Job, landmarks: LandmarkPairs) -> Inputs:
 def align_levels(ready: Prepared, cache: Cache, on_step: Callable[[Step], None] | None = None) -> Alignment:
     """Run the discrete levels; weights of the refinement do not change the result."""
     recipe, schedule = ready.recipe, ready.recipe.schedule
+    if ready.is_linear:
+        return Alignment(np.zeros((3, *ready.pair.fixed.geometry.shape), dtype=np.float32), ())
     names = tuple(m.name for m in schedule.discrete)
     tables = [recipe.weights.select(names), None if recipe.coarse is None else recipe.coarse.select(names)]
     weights = tuple(None if w is None else (w.matrix.tobytes(), w.classes, w.pairwise) for w in tables)
@@ -212,6 +222,8 @@ def refine_field(
 ) -> Refinement:
     """Run the continuous stage from the result of the levels."""
     recipe, start = ready.recipe, aligned.displacement
+    if ready.is_linear:
+        return Refinement(start, (), ())
     settings = recipe.settings.refine
     return refine(ready.seen, start, recipe.weights, recipe.schedule, settings, on_step=on_step, device=ready.device)
 
@@ -255,6 +267,7 @@ def provenance_of(ready: Prepared, model: Any, threads: int) -> Provenance:
             metrics=metric_weights(job.metrics),
             predict_classes=job.predict_classes,
             guide_points=job.guide_points,
+            transform=job.transform,
             reading=job.reading,
         ),
         device=ready.device.name,

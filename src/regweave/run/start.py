@@ -41,14 +41,17 @@ def _require_known(init: str | Path) -> None:
         raise UsageError("E187", f"unknown start '{init}'", f"{guess}use {', '.join(METHODS)}, or a transform file")
 
 
-def start_pair(inputs: Inputs, init: Any, *, follow_links: bool = False) -> ImagePair:
-    """Bring the pair to its start: the headers, moments, a rigid or affine fit, or a transform of any source."""
+def start_pair(inputs: Inputs, init: Any, *, follow_links: bool = False, alone: bool = False) -> ImagePair:
+    """Bring the pair to its start: the headers, moments, a rigid or affine fit, or a transform of any source.
+
+    With ``alone`` the fit is the whole result.
+    """
     affine, field, fixed = np.eye(4), None, inputs.fixed.geometry
     named = isinstance(init, str | Path)
     if named:
         _require_known(init)
     if named and str(init) in METHODS:
-        affine = initial_affine(inputs.fixed, inputs.moving, str(init))
+        affine = initial_affine(inputs.fixed, inputs.moving, str(init), alone=alone)
     else:
         transform = io.read_transform(init, fixed, follow_links=follow_links)
         subject = str(init) if named else "the start"

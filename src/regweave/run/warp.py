@@ -6,32 +6,40 @@ the fixed grid, and points from the fixed image to the moving one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regweave.errors import UsageError
+from regweave.errors import RegweaveError, UsageError
 from regweave.io import fill_value, read_image, read_labels, read_transform
 from regweave.io.dicom.reg import read_reg, require_registered
 from regweave.io.dicom.series import choose_series
 from regweave.io.disk.files import suffix_of
+from regweave.io.geometry import describe, same_voxels
 from regweave.io.images import as_path, is_dicom, read_stored
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
+from regweave.io.time_series import TimeSeries, is_time_series, read_time_series
 from regweave.io.transforms.ends import require_direction, require_reference
 from regweave.io.transforms.files import DICOM_SUFFIXES
 from regweave.io.transforms.itk import ANYWHERE
 from regweave.run.read import ImageLike
 from regweave.run.result import Result
 from regweave.spatial import warp as spatial
+from regweave.spatial.invert import invert
+from regweave.spatial.warp import Interpolation
 from regweave.types import Direction, Field, Float64Array, Geometry, LabelMap, Transform, Volume
 
 IDENTITY = "identity"
 Space = Literal["fixed", "moving"]
 TransformLike = str | Path | Transform | Result  # a file, a transform or result in memory, or the word `identity`
+Chain = TransformLike | Sequence[TransformLike]
+INVERSE = re.compile(r"\[(?P<file>.+),\s*(?P<back>[01])\]")  # `[file,1]` is the inverse of a file
 DIRECTIONS: dict[Space, Direction] = {"fixed": "fixed_to_moving", "moving": "moving_to_fixed"}
 """Which way points go that start in a space."""
 
@@ -47,15 +55,16 @@ class GridWords(TypedDict, total=False):
 
 
 def warp(
-    image: ImageLike,
-    transform: TransformLike,
+    image: ImageLike | TimeSeries,
+    transform: Chain,
     reference: ImageLike | None = None,
     *,
     fill: float | None = None,
+    interpolation: Interpolation = "linear",
     nonfinite: NonFinite = "error",
     **grid: Unpack[GridWords],
-) -> Volume:
-    """Bring a moving image onto the fixed grid by trilinear interpolation.
+) -> Volume | TimeSeries:
+    """Bring a moving image, or every volume of a 4-D file, onto the fixed grid.
 
     With the inverse, and the moving image as reference, a fixed image is brought onto the moving grid.
 
@@ -63,12 +72,15 @@ def warp(
     ----------
     image : ImageLike
         As in `register`.
-    transform : path, Transform, Result or "identity"
-        What takes points of the result's grid to the image.
+    transform : path, Transform, Result, "identity", or several of them
+        What takes points of the result's grid to the image. Of several the first is applied first to these points, as
+        in the list of antsApplyTransforms; "[file,1]" is the inverse of a file.
     reference : ImageLike, optional
         Image on whose grid the result lies; by default the grid that the transform starts from.
     fill : float, optional
         Value outside the image; by default -1000 for CT, else 0.
+    interpolation : "linear", "nearest", "label" or "bspline"
+        Between voxels; ``label`` takes the value of the largest trilinear weight, for label maps.
     nonfinite : "error" or "mask"
         Voxels that are not finite numbers: refuse the image, or treat them as background.
     **grid
@@ -78,6 +90,7 @@ def warp(
     Returns
     -------
     Volume
+        A `TimeSeries` for a series.
 
     Raises
     ------
@@ -85,15 +98,32 @@ def warp(
         E117 where the transform goes the other way, E118 where the reference is neither of its grids, and what reading
         the files raises.
     """
+    return bring(image, transform, reference, fill=fill, interpolation=interpolation, nonfinite=nonfinite, **grid)[0]
+
+
+def bring(
+    image: ImageLike | TimeSeries, transform: Chain, reference: ImageLike | None, *, fill: float | None,
+    interpolation: Interpolation, nonfinite: NonFinite, **grid: Unpack[GridWords],
+) -> tuple[Volume | TimeSeries, Transform, float]:  # fmt: skip
+    """Do as `warp`; return the transform on the grid of the result, and the value outside the image, too."""
+    if interpolation not in get_args(Interpolation):
+        known = ", ".join(get_args(Interpolation))
+        raise UsageError("E192", f"unknown interpolation {interpolation!r}", f"use {known}")
     frame, links = grid.get("nifti_frame", "auto"), grid.get("follow_links", False)
-    moving = read_image(image, nifti_frame=frame, nonfinite=nonfinite, follow_links=links)
+    series = read_time_series(image, frame) if is_time_series(image) else None
+    if series is None:
+        volumes = [read_image(image, nifti_frame=frame, nonfinite=nonfinite, follow_links=links)]
+    else:
+        volumes = list(series.volumes)
     onto = onto_grid(transform, reference, **grid)
-    return spatial.warp_image(moving, onto, fill=fill_value(moving) if fill is None else fill)
+    value = fill_value(volumes[0]) if fill is None else fill
+    moved = tuple(spatial.warp_image(one, onto, fill=value, interpolation=interpolation) for one in volumes)
+    return moved[0] if series is None else replace(series, volumes=moved), onto, value
 
 
 def warp_labels(
     labels: ImageLike,
-    transform: TransformLike,
+    transform: Chain,
     reference: ImageLike | None = None,
     *,
     label_names: str | Path | Mapping[int, str] | None = None,
@@ -156,10 +186,17 @@ def warp_points(
     return spatial.warp_points(np.asarray(points_mm, dtype=np.float64), loaded)
 
 
-def onto_grid(
-    transform: TransformLike, reference: ImageLike | Geometry | None, **words: Unpack[GridWords]
-) -> Transform:
-    """Return a transform that brings images onto a reference grid, or refuse it."""
+def onto_grid(transform: Chain, reference: ImageLike | Geometry | None, **words: Unpack[GridWords]) -> Transform:
+    """Return a transform that brings images onto a reference grid, or refuse it; several are joined."""
+    if isinstance(transform, list | tuple) and len(transform) == 1:
+        transform = transform[0]
+    if isinstance(transform, list | tuple):
+        return _joined(transform, reference, words)
+    source, back = _parsed(transform)
+    if back:
+        return _joined([transform], reference, words)
+    transform = source
+    assert isinstance(transform, str | Path | Transform | Result)
     grid, links = _grid(reference, words), words.get("follow_links", False)
     loaded = _load(transform, grid, follow_links=links)
     if grid is None and loaded.ends is not None:
@@ -172,6 +209,43 @@ def onto_grid(
             whole_scan=words.get("whole_scan", False),
         )  # fmt: skip
     return loaded
+
+
+def _parsed(word: Any) -> tuple[Any, bool]:
+    """Return a transform and whether its inverse is meant."""
+    found = INVERSE.fullmatch(word) if isinstance(word, str) else None
+    return (word, False) if found is None else (found["file"], found["back"] == "1")
+
+
+def _joined(chain: Sequence[Any], reference: ImageLike | Geometry | None, words: GridWords) -> Transform:
+    """Join transforms, each of which starts where the one before leads, as far as their files state that."""
+    grid, links = _grid(reference, words), words.get("follow_links", False)
+    if grid is None:
+        raise UsageError("E115", "several transforms, or an inverse, have no grid of their own", "name a reference")
+    here: Geometry | None = grid
+    steps: list[Transform] = []
+    for word in chain:
+        source, back = _parsed(word)
+        one = _load(source, None if back else here, follow_links=links)
+        one = _inverse(one, here, _name(source)) if back else one
+        if one.ends is not None and here is not None and not same_voxels(one.ends.start, here):
+            place = "the transform before it" if steps else "the reference"
+            if steps or not words.get("other_grid", False):
+                message = f"{_name(word)} does not start from the grid of {place}\n  it starts from: "
+                message += f"{describe(one.ends.start)}\n  found: {describe(here)}"
+                raise RegweaveError("E118", message, "check the order: the first of the list starts from the reference")
+        steps.append(one)
+        here = None if one.ends is None else one.ends.target
+    return spatial.chained(steps, grid)
+
+
+def _inverse(one: Transform, here: Geometry | None, name: str) -> Transform:
+    """Return the inverse of a transform, on the grid that it starts from where that is known."""
+    grid = here if one.ends is None else one.ends.target
+    if grid is None and one.field.data.any():
+        message = f"{name} does not state to which grid it leads, on which its inverse would lie"
+        raise UsageError("E115", message, "give the inverse field that the same program wrote")
+    return invert(one, grid or ANYWHERE).transform
 
 
 def _load(transform: TransformLike, grid: Geometry | None, *, follow_links: bool) -> Transform:

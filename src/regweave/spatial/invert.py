@@ -51,6 +51,9 @@ def invert(
     fixed = field.geometry
     matrix = voxel_matrix(fixed, geometry, transform.affine)
     back = inverse_of(transform.affine)
+    ends = None if transform.ends is None else transform.ends.turned()
+    if not field.data.any():  # a linear map has an exact inverse
+        return Inversion(Transform(Field.zero(geometry), back, ends), np.zeros(geometry.shape, dtype=np.float32))
     displacement, residual = kernels.invert(
         to_voxels(field),
         matrix,
@@ -60,7 +63,6 @@ def invert(
         tolerance_mm / float(fixed.spacing_mm.max()),
     )
     residual *= np.float32(fixed.spacing_mm.max())
-    ends = None if transform.ends is None else transform.ends.turned()
     shifts = Field(turn_in_place(displacement, geometry.affine[:3, :3]), geometry)
     return Inversion(Transform(shifts, back, ends), residual)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from regweave.types import (
     Volume,
 )
 
+Interpolation = Literal["linear", "nearest", "label", "bspline"]
 SLAB_VOXELS = 2**22  # Voxels of a field that are brought to other units at a time
 
 
@@ -42,15 +43,44 @@ def to_field(displacement: Float32Array, geometry: Geometry) -> Field:
     return Field(turned(displacement, geometry.affine[:3, :3]), geometry)
 
 
-def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0, kernels: Any = _core) -> Volume:
-    """Resample a moving image on the fixed grid, that of the transform's field, by trilinear interpolation.
+def warp_image(
+    moving: Volume,
+    transform: Transform,
+    *,
+    fill: float = 0.0,
+    interpolation: Interpolation = "linear",
+    kernels: Any = _core,
+) -> Volume:
+    """Resample a moving image on the fixed grid, that of the transform's field.
 
     ``moving`` is the original image, not one that was resampled before; ``fill`` is the value more than half a voxel
-    outside of it. ``kernels`` are the functions of `regweave._core` or those of a GPU.
+    outside of it. ``kernels``, of the linear interpolation, are the functions of `regweave._core` or those of a GPU.
+    ``label`` takes the value of the largest trilinear weight, ``bspline`` a cubic spline.
     """
     image = np.ascontiguousarray(moving.data, dtype=np.float32)
-    data = _by_slabs(transform, moving.geometry, lambda matrix, u: kernels.warp(image, matrix, u, fill, False))
-    return Volume(data, transform.field.geometry, moving.modality)
+    if interpolation == "label":
+        values, codes = np.unique(image, return_inverse=True)
+        outside, codes = values.size + 1, codes.reshape(image.shape) + 1  # 0 is outside
+        numbers = codes.astype(np.int32)
+        found = _by_slabs(transform, moving.geometry, lambda matrix, u: _core.warp_labels(numbers, matrix, u))
+        table = np.concatenate([[np.float32(fill)], values])[:outside]
+        return Volume(table[found], transform.field.geometry, moving.modality)
+    if interpolation == "linear":
+        data = _by_slabs(transform, moving.geometry, lambda matrix, u: kernels.warp(image, matrix, u, fill, False))
+        return Volume(data, transform.field.geometry, moving.modality)
+    order = {"nearest": 0, "bspline": 3}[interpolation]
+    knots = ndimage.spline_filter(image, order, mode="mirror") if order > 1 else image
+
+    def sampled(matrix: Float64Array, u: Float32Array) -> Float32Array:
+        index = np.moveaxis(np.indices(u.shape[1:], dtype=np.float64), 0, -1) + np.moveaxis(u, 0, -1)
+        at = np.moveaxis(index @ matrix[:, :3].T + matrix[:, 3], -1, 0)
+        last = (np.array(image.shape) - 1.0)[:, None, None, None]
+        outside = ((at < -0.5) | (at > last + 0.5)).any(axis=0)
+        at = np.clip(at, 0.0, last)
+        values = ndimage.map_coordinates(knots, at, order=order, mode="mirror", prefilter=False, output=np.float32)
+        return np.where(outside, np.float32(fill), values)
+
+    return Volume(_by_slabs(transform, moving.geometry, sampled), transform.field.geometry, moving.modality)
 
 
 def warp_labels(labels: LabelMap, transform: Transform, *, kernels: Any = _core) -> LabelMap:
@@ -63,6 +93,32 @@ def warp_labels(labels: LabelMap, transform: Transform, *, kernels: Any = _core)
     warped = _by_slabs(transform, labels.geometry, lambda matrix, u: kernels.warp_labels(codes, matrix, u))
     data = warped.astype(labels.data.dtype) if table is None else table[warped]
     return LabelMap(data, transform.field.geometry, labels.names)
+
+
+def chained(transforms: Sequence[Transform], grid: Geometry) -> Transform:
+    """Join maps that are applied one after the other, the first to points of a grid, as one on that grid.
+
+    Examples
+    --------
+    >>> grid, twice = Geometry((4, 4, 4), np.eye(4)), np.diag([2.0, 2.0, 2.0, 1.0])
+    >>> shift = Transform(Field(np.ones((3, 4, 4, 4), np.float32), grid))
+    >>> chained([shift, Transform(Field.zero(grid), twice)], grid)([1.0, 2.0, 3.0])
+    array([4., 6., 8.])
+    """
+    if not any(one.field.data.any() for one in transforms):
+        matrix = np.eye(4)
+        for one in transforms:
+            matrix = one.affine @ matrix
+        return Transform(Field.zero(grid), matrix)
+    data = np.empty((3, *grid.shape), dtype=np.float32)
+    for slab in slabs(grid.shape):
+        index = np.moveaxis(np.indices((slab.stop - slab.start, *grid.shape[1:]), dtype=np.float64), 0, -1)
+        index[..., 0] += slab.start
+        points = start = grid.points(index)
+        for one in transforms:
+            points = warp_points(points, one)
+        data[:, slab] = np.moveaxis(points - start, -1, 0)
+    return Transform(Field(data, grid))
 
 
 def warp_channels(channels: Float32Array, matrix: Float64Array, u: Float32Array) -> Float32Array:

@@ -1,0 +1,62 @@
+"""Tables of structures: their volumes, and the values of an image in each, for one label map or a list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regweave.io import check_same_grid, read_image, read_labels
+from regweave.jobs.table import Table, TableColumns, read_table
+from regweave.measures.regions import region_table
+from regweave.run.read import ImageLike
+from regweave.types import LabelMap
+
+COLUMNS = TableColumns(
+    ("id", "labels"), ("image",), ("labels", "image"), "each line names a label map, and an image if wanted"
+)
+
+
+def measure(
+    labels: ImageLike | Table,
+    image: ImageLike | None = None,
+    *,
+    label_names: str | Path | Mapping[int, str] | None = None,
+) -> list[dict[str, Any]]:
+    """Measure the volume of each structure, and the mean, spread and range of an image in it.
+
+    Parameters
+    ----------
+    labels : ImageLike or table
+        A label map; or a list, CSV or rows, with the columns ``id``, ``labels`` and if wanted ``image``.
+    image : ImageLike, optional
+        Image on the grid of the labels.
+    label_names : path or mapping, optional
+        Names of the labels; by default those of a file beside the label map.
+
+    Returns
+    -------
+    list of dict
+        A row for each structure: ``label``, ``name``, ``voxels``, ``volume_ml``, and with an image ``mean``, ``sd``,
+        ``min`` and ``max``; of a list with the ``id``.
+
+    Raises
+    ------
+    RegweaveError
+        E112 where image and labels lie on different grids; what reading the files raises.
+    """
+    listed = isinstance(labels, list) or hasattr(labels, "to_dict")
+    if listed or (isinstance(labels, str | Path) and Path(labels).suffix.lower() == ".csv"):
+        rows = read_table(labels, COLUMNS).rows  # type: ignore[arg-type]
+        return [
+            {"id": row["id"], **found}
+            for row in rows
+            for found in measure(row["labels"], row.get("image"), label_names=label_names)
+        ]
+    found = read_labels(labels, names_path=label_names)
+    if image is None:
+        return region_table(found)
+    volume = read_image(image)
+    subject = "the labels" if isinstance(labels, LabelMap) or not isinstance(labels, str | Path) else labels
+    check_same_grid(volume.geometry, found.geometry, subject)
+    return region_table(found, volume)

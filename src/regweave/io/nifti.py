@@ -204,21 +204,9 @@ MARK_AT = {348: slice(344, 348), 540: slice(4, 12)}
 LONGEST_HEADER = max(HEADERS)
 COLOUR = [("R", "u1"), ("G", "u1"), ("B", "u1")]
 TYPES: dict[int, Any] = {
-    2: "u1",
-    4: "i2",
-    8: "i4",
-    16: "f4",
-    32: "c8",
-    64: "f8",
-    128: COLOUR,
-    256: "i1",
-    512: "u2",
-    768: "u4",
-    1024: "i8",
-    1280: "u8",
-    1792: "c16",
-    2304: [*COLOUR, ("A", "u1")],
-}
+    2: "u1", 4: "i2", 8: "i4", 16: "f4", 32: "c8", 64: "f8", 128: COLOUR, 256: "i1", 512: "u2", 768: "u4", 1024: "i8",
+    1280: "u8", 1792: "c16", 2304: [*COLOUR, ("A", "u1")],
+}  # fmt: skip
 """Types by the codes of the standard."""
 ODD_TYPES = {1: "single bits", 1536: "128-bit floats", 2048: "256-bit complex numbers"}
 """Codes of the standard whose numbers are not read."""

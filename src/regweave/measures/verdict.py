@@ -20,7 +20,7 @@ from regweave.io.disk.text import parse_toml, read_text
 from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkScore
 from regweave.measures.propagation import ClinicSection, PropagatedStructure, WholePair
-from regweave.measures.scores import PairScore, StructureScore
+from regweave.measures.scores import PairScore
 
 SHIPPED = "rules.toml"
 CLINIC = "clinic_rules.toml"
@@ -29,8 +29,6 @@ Level = Literal["fail", "look"]
 LEVELS: tuple[Level, ...] = ("fail", "look")  # Limits of a rule, the graver first
 LARGEST_BYTES = 100_000
 LONGEST_NAME = 80
-
-
 BOTH_LABELS = "overlap and volumes of structures (labels of both images: --fixed-labels, --moving-labels)"
 INVERSE = "inverse (not measured)"
 JACOBIAN = "Jacobian (not measured)"
@@ -72,49 +70,31 @@ OF_REGISTRATIONS: Mapping[str, Rule] = {
 """Rules about a registration."""
 OF_CONTOURS: Mapping[str, Rule] = {
     "inverse_mean_mm": Rule("mean error there and back", " mm", needs=INVERSE),
-    "both_ways_voxels": Rule(
-        "mean disagreement of the registrations in both directions, in longest edges of a voxel",
-        needs="registration in both directions (--both-ways)",
-    ),
-    "similarity_drop": Rule(
-        "loss of correlation between the images", needs="correlation of the images (too few voxels in both)"
-    ),
-    "similarity_after": Rule(
-        "correlation of the scans inside the patient after the registration", least=True, needs=TWO_CT
-    ),
-    "displacement_p95_mm": Rule(
-        "displacement after the start inside the patient, 95th percentile", " mm", needs=TWO_CT
-    ),
+    "both_ways_voxels": Rule("mean disagreement of the registrations in both directions, in longest edges of a voxel",
+                             needs="registration in both directions (--both-ways)"),
+    "similarity_drop": Rule("loss of correlation between the images",
+                            needs="correlation of the images (too few voxels in both)"),
+    "similarity_after": Rule("correlation of the scans inside the patient after the registration", "", True,
+                             needs=TWO_CT),
+    "displacement_p95_mm": Rule("displacement after the start inside the patient, 95th percentile", " mm",
+                                needs=TWO_CT),
     "bones_bent_mm": Rule("bending of the bones, root mean square", " mm", needs="bending of the bones (two CT, bone)"),
     "another_patient_signs": Rule("signs of another patient", needs=TWO_CT),
     "lost_structures": Rule("structures lost on the way to today", needs="contours (only `contours` carries them)"),
-    "structure_pushed_percent": Rule(
-        "share of a structure that the deformation moves out of today's scan",
-        " %",
-        brief="moved out of the scan",
-        needs=CARRIED,
-    ),
-    "structure_outside_percent": Rule(
-        "share of a structure outside today's scan", " %", brief="outside", needs=CARRIED
-    ),
-    "structure_volume_percent": Rule(
-        "change of a structure's volume from plan to today", " %", brief="volume", needs=CARRIED
-    ),
-    "structure_least_jacobian": Rule("smallest Jacobian inside a structure", least=True, brief="J min", needs=CARRIED),
-    "structure_largest_jacobian": Rule("largest Jacobian inside a structure", brief="J max", needs=CARRIED),
-    "structure_inverse_mm": Rule(
-        "error there and back inside a structure, 95th percentile", " mm", brief="there and back", needs=CARRIED
-    ),
-    "outline_dice": Rule(
-        "Dice of the outline found in today's CT and the plan's carried outline",
-        least=True,
-        brief="Dice, carried",
-        needs="an outline found in today's CT (it was carried)",
-    ),
-    "structure_displacement_mm": Rule(
-        "mean displacement of a structure after the start", " mm", brief="mean displacement", needs=CARRIED
-    ),
-}
+    "structure_pushed_percent": Rule("share of a structure that the deformation moves out of today's scan", " %", False,
+                                     "moved out of the scan", CARRIED),
+    "structure_outside_percent": Rule("share of a structure outside today's scan", " %", False, "outside", CARRIED),
+    "structure_volume_percent": Rule("change of a structure's volume from plan to today", " %", False, "volume",
+                                     CARRIED),
+    "structure_least_jacobian": Rule("smallest Jacobian inside a structure", "", True, "J min", CARRIED),
+    "structure_largest_jacobian": Rule("largest Jacobian inside a structure", "", False, "J max", CARRIED),
+    "structure_inverse_mm": Rule("error there and back inside a structure, 95th percentile", " mm", False,
+                                 "there and back", CARRIED),
+    "outline_dice": Rule("Dice of the outline found in today's CT and the plan's carried outline", "", True,
+                         "Dice, carried", "an outline found in today's CT (it was carried)"),
+    "structure_displacement_mm": Rule("mean displacement of a structure after the start", " mm", False,
+                                      "mean displacement", CARRIED),
+}  # fmt: skip
 """Rules about propagated contours."""
 RULES: Mapping[str, Rule] = {**OF_REGISTRATIONS, **OF_CONTOURS}  # All rules that a file may hold
 
@@ -380,12 +360,13 @@ def _of_structures(score: PairScore) -> dict[str, Measure]:
     lost = score.of("vanished")
     drops = [(float(np.fmax(s.dice_before, s.dice_start)) - s.dice_after, s.name) for s in counted]
     best = float(np.fmax(score.mean("dice_before"), score.mean("dice_start")))
+    volumes = [(100 * abs(s.volume_after_ml / s.volume_before_ml - 1), s.name) for s in scored]
     lowest = min(counted, key=lambda s: s.dice_after, default=None)
     return {
         "mean_dice_drop": (best - score.mean(), ""),
         "structure_dice_drop": max(drops, default=NONE),
         "vanished_structures": (len(lost), ", ".join(s.name for s in lost)) if counted else NONE,
-        "volume_change_percent": max((_volume_change(s) for s in scored), default=NONE),
+        "volume_change_percent": max(volumes, default=NONE),
         "least_mean_dice": (score.mean(), ""),
         "least_structure_dice": NONE if lowest is None else (lowest.dice_after, lowest.name),
         "surface_distance_mm": max(((s.hd95_mm, s.name) for s in scored if not math.isnan(s.hd95_mm)), default=NONE),
@@ -403,8 +384,6 @@ STRUCTURE_RULES = {
     "structure_displacement_mm": "displacement_mean_mm",
 }
 """Rules about each propagated structure, and the number that each is about."""
-
-
 ANOTHER_PATIENT = "another_patient_signs"
 OTHER_PATIENT = ("similarity_after", "displacement_p95_mm", "bones_bent_mm")
 """Rules of two CT whose broken limits are counted as signs of another patient."""
@@ -446,7 +425,3 @@ def structure_number(row: PropagatedStructure, rule: str) -> float:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def _volume_change(s: StructureScore) -> Measure:
-    return 100 * abs(s.volume_after_ml / s.volume_before_ml - 1), s.name

@@ -9,17 +9,7 @@ from typing import Any
 import numpy as np
 
 from regweave.errors import RegweaveError
-from regweave.io.dicom.parse import (
-    guarded,
-    identity_in,
-    integer,
-    items,
-    number,
-    numbers,
-    read_dataset,
-    require_class,
-    text,
-)
+from regweave.io.dicom import parse as dcm
 from regweave.io.dicom.series import Series, directions, require_bits
 from regweave.io.dicom.write import new_object, reference, save
 from regweave.io.disk.files import damaged
@@ -58,44 +48,46 @@ def read_dose(path: str | Path) -> Dose:
     object.
     """
     subject = f"'{path}'"
-    with guarded(subject):
-        data, _ = read_dataset(Path(path), subject)
-        require_class(data, (RTDOSE,), "RT dose", subject)
+    with dcm.guarded(subject):
+        data, _ = dcm.read_dataset(Path(path), subject)
+        dcm.require_class(data, (RTDOSE,), "RT dose", subject)
         frames, rows, columns, bits = (
-            integer(data, word, default, subject)
+            dcm.integer(data, word, default, subject)
             for word, default in (("NumberOfFrames", 1), ("Rows", None), ("Columns", None), ("BitsAllocated", None))
         )
         shape = volume_shape((columns, rows, frames), subject)
         geometry, upwards = _geometry(data, shape, subject)
-        if bits not in (16, 32) or number(data, "SamplesPerPixel", 1, subject) != 1 or _packed(data):
+        if bits not in (16, 32) or dcm.number(data, "SamplesPerPixel", 1, subject) != 1 or _packed(data):
             message = f"{subject} has compressed pixels, colour or {bits} bits, read are plain 16 and 32"
             raise RegweaveError("E163", message, "export the dose uncompressed")
         require_bits(data, subject)
-        if integer(data, "BitsStored", bits, subject) != bits:
+        if dcm.integer(data, "BitsStored", bits, subject) != bits:
             raise RegweaveError("E123", f"{subject} stores fewer bits than it allocates", "export the dose again")
-        raw, signed = data.get("PixelData", b""), integer(data, "PixelRepresentation", None, subject)
+        raw, signed = data.get("PixelData", b""), dcm.integer(data, "PixelRepresentation", None, subject)
         kind = np.dtype(f"<{'i' if signed else 'u'}{bits // 8}")
         needed = kind.itemsize * rows * columns * frames
         if not isinstance(raw, bytes) or len(raw) not in (needed, needed + needed % 2):
             raise damaged(subject, f"{needed} bytes of dose expected, {len(raw)} found")
         planes = np.frombuffer(raw[:needed], dtype=kind).reshape(frames, rows, columns)
-        scaling = number(data, "DoseGridScaling", None, subject)
+        scaling = dcm.number(data, "DoseGridScaling", None, subject)
         values = (planes if upwards else planes[::-1]).transpose(2, 1, 0) * scaling
         volume = Volume(np.ascontiguousarray(values, dtype=np.float32), geometry)
         if scaling < 0 or (planes.any() and not volume.data.any()):
             message = f"{subject} has a DoseGridScaling of {scaling:g}, needed is one above 0 that keeps the dose"
             raise RegweaveError("E125", message, "export the dose again")
         plans = tuple(
-            (text(one, "ReferencedSOPClassUID"), text(one, "ReferencedSOPInstanceUID"))
-            for one in items(data, "ReferencedRTPlanSequence")
+            (dcm.text(one, "ReferencedSOPClassUID"), dcm.text(one, "ReferencedSOPInstanceUID"))
+            for one in dcm.items(data, "ReferencedRTPlanSequence")
         )
         units, kind_, summation, frame = (
-            text(data, word) for word in ("DoseUnits", "DoseType", "DoseSummationType", "FrameOfReferenceUID")
+            dcm.text(data, word) for word in ("DoseUnits", "DoseType", "DoseSummationType", "FrameOfReferenceUID")
         )
         if not frame:
             message = f"{subject} states no frame of reference, so its series is unknown"
             raise RegweaveError("E160", message, "export the dose again, with the FrameOfReferenceUID of its plan")
-        return Dose(volume, units, kind_, summation, frame, identity_in(data), text(data, "SOPInstanceUID"), plans)
+        return Dose(
+            volume, units, kind_, summation, frame, dcm.identity_in(data), dcm.text(data, "SOPInstanceUID"), plans
+        )
 
 
 def _packed(data: Any) -> bool:
@@ -105,11 +97,11 @@ def _packed(data: Any) -> bool:
 
 def _geometry(data: Any, shape: tuple[int, int, int], subject: str) -> tuple[Geometry, bool]:
     """Place the planes; offsets may be distances from the first plane or, in axial doses, positions along z."""
-    origin = numbers(data, "ImagePositionPatient", 3, subject)
+    origin = dcm.numbers(data, "ImagePositionPatient", 3, subject)
     row, column = directions(data, subject)
-    down, across = numbers(data, "PixelSpacing", 2, subject)
+    down, across = dcm.numbers(data, "PixelSpacing", 2, subject)
     normal = np.cross(row, column)
-    offsets = numbers(data, "GridFrameOffsetVector", shape[2], subject)
+    offsets = dcm.numbers(data, "GridFrameOffsetVector", shape[2], subject)
     first = float(offsets[0])
     if abs(first) > SAME_PLANE_MM:
         if abs(first - origin[2]) > SAME_PLANE_MM or abs(normal[2]) < 1 - 1e-4:
@@ -134,7 +126,7 @@ def _geometry(data: Any, shape: tuple[int, int, int], subject: str) -> tuple[Geo
 def write_dose(path: str | Path, dose: Dose, today: Series) -> None:
     """Write a warped dose on the space of today's series, which gives patient, study and frame; marked as warped."""
     geometry, values = dose.volume.geometry, dose.volume.data.astype(np.float64)
-    with guarded("the dose"):
+    with dcm.guarded("the dose"):
         data = new_object(today, RTDOSE, "RTDOSE", "Warped dose, not for planning")
         data.OperatorsName = ""
         data.DoseUnits, data.DoseType = dose.units or "GY", dose.kind or "PHYSICAL"

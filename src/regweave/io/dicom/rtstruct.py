@@ -17,18 +17,7 @@ from pydicom.tag import Tag
 
 from regweave import __version__, notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.dicom.parse import (
-    decimals,
-    guarded,
-    identity_in,
-    integer,
-    items,
-    numbers,
-    read_dataset,
-    require_class,
-    require_same_patient,
-    text,
-)
+from regweave.io.dicom import parse as dcm
 from regweave.io.dicom.series import DicomSlice, Series
 from regweave.io.dicom.write import STUDY_CLASS, item, new_object, reference, references, save
 from regweave.io.disk.files import damaged
@@ -59,15 +48,15 @@ def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool =
     reference, E162 another patient, E164 another object, E165 nothing on the series.
     """
     subject = f"'{path}'"
-    with guarded(subject):
-        data, _ = read_dataset(Path(path), subject)
-        require_class(data, (RTSTRUCT,), "RT structure set", subject)
+    with dcm.guarded(subject):
+        data, _ = dcm.read_dataset(Path(path), subject)
+        dcm.require_class(data, (RTSTRUCT,), "RT structure set", subject)
         if not allow_id_mismatch:
-            require_same_patient(identity_in(data), series.identity, f"{subject} and its series")
+            dcm.require_same_patient(dcm.identity_in(data), series.identity, f"{subject} and its series")
         drawn, left_out = _structures(data, series, subject)
         _check_references(data, series, subject)
-        label, uid = text(data, "StructureSetLabel"), text(data, "SOPInstanceUID")
-        identity = identity_in(data)
+        label, uid = dcm.text(data, "StructureSetLabel"), dcm.text(data, "SOPInstanceUID")
+        identity = dcm.identity_in(data)
     if not drawn:
         reasons = "; ".join(sorted({one.reason for one in left_out})) or "it lists no structure"
         raise RegweaveError("E165", f"{subject} has nothing on this series: {reasons}", "name the series it belongs to")
@@ -77,16 +66,16 @@ def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool =
 def read_drawn(path: Path) -> tuple[Structure, ...]:
     """Read closed contours and points of a structure set as stored, without a series."""
     subject = f"'{path}'"
-    with guarded(subject):
-        data, _ = read_dataset(path, subject)
-        require_class(data, (RTSTRUCT,), "RT structure set", subject)
-        rois = items(data, "StructureSetROISequence")
-        counted = [integer(roi, "ROINumber", None, subject) for roi in rois]
+    with dcm.guarded(subject):
+        data, _ = dcm.read_dataset(path, subject)
+        dcm.require_class(data, (RTSTRUCT,), "RT structure set", subject)
+        rois = dcm.items(data, "StructureSetROISequence")
+        counted = [dcm.integer(roi, "ROINumber", None, subject) for roi in rois]
         drawings = _drawings(data, subject)
         found = []
         for number, name in zip(counted, _names(rois, counted, subject), strict=True):
-            drawn = [one for part in drawings[number] for one in items(part, "ContourSequence")]
-            read = [(text(one, "ContourGeometricType"), _points(one, subject)) for one in drawn]
+            drawn = [one for part in drawings[number] for one in dcm.items(part, "ContourSequence")]
+            read = [(dcm.text(one, "ContourGeometricType"), _points(one, subject)) for one in drawn]
             closed = tuple(Contour(points) for kind, points in read if kind in CLOSED and len(points) > 2)
             single = np.reshape([points for kind, points in read if kind == "POINT"], (-1, 3)).astype(float)
             found.append(Structure(number, name, "", _colour(drawings[number], subject), closed, single))
@@ -95,17 +84,17 @@ def read_drawn(path: Path) -> tuple[Structure, ...]:
 
 def referenced_series(path: str | Path) -> frozenset[str]:
     """Return the identifiers of the image series that a structure set refers to."""
-    with guarded(f"'{path}'"):
-        data, _ = read_dataset(Path(path), f"'{path}'")
-        require_class(data, (RTSTRUCT,), "RT structure set", f"'{path}'")
+    with dcm.guarded(f"'{path}'"):
+        data, _ = dcm.read_dataset(Path(path), f"'{path}'")
+        dcm.require_class(data, (RTSTRUCT,), "RT structure set", f"'{path}'")
         return _referenced(data)
 
 
 def _referenced(data: Any) -> frozenset[str]:
-    frames = items(data, "ReferencedFrameOfReferenceSequence")
-    studies = [study for frame in frames for study in items(frame, "RTReferencedStudySequence")]
-    listed = [one for study in studies for one in items(study, "RTReferencedSeriesSequence")]
-    return frozenset(filter(None, (text(one, "SeriesInstanceUID") for one in listed)))
+    frames = dcm.items(data, "ReferencedFrameOfReferenceSequence")
+    studies = [study for frame in frames for study in dcm.items(frame, "RTReferencedStudySequence")]
+    listed = [one for study in studies for one in dcm.items(study, "RTReferencedSeriesSequence")]
+    return frozenset(filter(None, (dcm.text(one, "SeriesInstanceUID") for one in listed)))
 
 
 def _check_references(data: Any, series: Series, subject: str) -> None:
@@ -115,24 +104,26 @@ def _check_references(data: Any, series: Series, subject: str) -> None:
 
 
 def _structures(data: Any, series: Series, subject: str) -> tuple[list[Structure], list[LeftOut]]:
-    rois = items(data, "StructureSetROISequence")
-    counted = [integer(roi, "ROINumber", None, subject) for roi in rois]
+    rois = dcm.items(data, "StructureSetROISequence")
+    counted = [dcm.integer(roi, "ROINumber", None, subject) for roi in rois]
     if len(set(counted)) < len(counted):
         raise RegweaveError("E164", f"{subject} has several structures of one number", "export the set again")
     drawings = _drawings(data, subject)
-    seen = items(data, "RTROIObservationsSequence")
-    kinds = {integer(one, "ReferencedROINumber", None, subject): text(one, "RTROIInterpretedType") for one in seen}
-    frames = {text(frame, "FrameOfReferenceUID") for frame in items(data, "ReferencedFrameOfReferenceSequence")}
+    seen = dcm.items(data, "RTROIObservationsSequence")
+    kinds = {
+        dcm.integer(one, "ReferencedROINumber", None, subject): dcm.text(one, "RTROIInterpretedType") for one in seen
+    }
+    frames = {dcm.text(frame, "FrameOfReferenceUID") for frame in dcm.items(data, "ReferencedFrameOfReferenceSequence")}
     placer, found, left_out, strangers, aside = _Placer(series), [], [], 0, []
     names = _names(rois, counted, subject)
     for number, name, roi in zip(counted, names, rois, strict=True):
-        stated = {text(roi, "ReferencedFrameOfReferenceUID")} - {""} or frames - {""}
+        stated = {dcm.text(roi, "ReferencedFrameOfReferenceUID")} - {""} or frames - {""}
         if stated and series.frame_uid and series.frame_uid not in stated:
             strangers += 1
             left_out.append(LeftOut(name, "drawn in another frame of reference"))
             continue
         drawn = drawings[number]
-        contours = [one for part in drawn for one in items(part, "ContourSequence")]
+        contours = [one for part in drawn for one in dcm.items(part, "ContourSequence")]
         empty = Structure(number, name, kinds.get(number, ""), _colour(drawn, subject))
         structure, reasons = placer.place(empty, contours, f"{subject}, structure '{name}'")
         left_out += [LeftOut(name, reason) for reason in reasons]
@@ -184,8 +175,8 @@ def _names(rois: list[Any], counted: list[int], subject: str) -> list[str]:
 def _drawings(data: Any, subject: str) -> dict[int, list[Any]]:
     """Return the items that hold contours, by the number of their structure; none for another number."""
     found: dict[int, list[Any]] = defaultdict(list)
-    for one in items(data, "ROIContourSequence"):
-        found[integer(one, "ReferencedROINumber", None, subject)].append(one)
+    for one in dcm.items(data, "ROIContourSequence"):
+        found[dcm.integer(one, "ReferencedROINumber", None, subject)].append(one)
     return found
 
 
@@ -197,7 +188,7 @@ def _colour(drawn: list[Any], subject: str) -> Colour | None:
     """Return the stated colour; None if it is invalid."""
     for one in drawn:
         with suppress(RegweaveError):
-            r, g, b = (int(v) for v in numbers(one, "ROIDisplayColor", 3, subject).clip(0, 255))
+            r, g, b = (int(v) for v in dcm.numbers(one, "ROIDisplayColor", 3, subject).clip(0, 255))
             return r, g, b
     return None
 
@@ -223,7 +214,7 @@ class _Placer:
         closed: dict[int, list[tuple[float, Float64Array]]] = defaultdict(list)
         points, short, counts = [], [], dict.fromkeys(("open", "off", "flat", "beside"), 0)
         for contour in contours:
-            kind, data = text(contour, "ContourGeometricType"), _points(contour, subject)
+            kind, data = dcm.text(contour, "ContourGeometricType"), _points(contour, subject)
             if kind == "POINT" and len(data) == 1:
                 points.append(data[0])
             elif kind not in CLOSED:
@@ -320,8 +311,8 @@ def _points(contour: Any, subject: str) -> Float64Array:
     value = None if raw is None else raw.value
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         value = "\\".join(map(str, value))
-    flat = decimals(value or "", "a contour", subject) if value else np.zeros(0)
-    stated = integer(contour, "NumberOfContourPoints", -1, subject)
+    flat = dcm.decimals(value or "", "a contour", subject) if value else np.zeros(0)
+    stated = dcm.integer(contour, "NumberOfContourPoints", -1, subject)
     if flat.size == 0 or flat.size % 3 or not np.isfinite(flat).all() or np.abs(flat).max() > 1e6:
         raise damaged(subject, f"a contour holds {flat.size} numbers, needed are finite triples of millimetres")
     if stated >= 0 and stated * 3 != flat.size:
@@ -353,7 +344,7 @@ def write_rtstruct(
     if not drawn:
         raise RegweaveError("E165", "no structure has a contour on this series", "look at the registration")
     called = checked_names(drawn, names or {})
-    with guarded("the structure set"):
+    with dcm.guarded("the structure set"):
         data = new_object(series, RTSTRUCT, "RTSTRUCT", "Propagated contours, not approved")
         _describe(data, series, source)
         number = iter(range(1, 1 << 31))

@@ -17,22 +17,7 @@ from scipy import ndimage
 
 from regweave import notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.dicom.parse import (
-    FolderContents,
-    SeriesSource,
-    SliceHeader,
-    guarded,
-    identity_in,
-    integer,
-    items,
-    named,
-    number,
-    numbers,
-    read_dataset,
-    remark,
-    scan,
-    text,
-)
+from regweave.io.dicom import parse as dcm
 from regweave.io.disk.files import damaged, open_file, require_memory
 from regweave.io.geometry import make_geometry
 from regweave.io.stored import volume_shape
@@ -113,14 +98,14 @@ Gaps = Literal["error", "keep"]
 ONE_SERIES = "choose by the first word of a line, with --series (or --planning-series), or name a folder of one series"
 
 
-def list_series(source: SeriesSource) -> tuple[SeriesFiles, ...]:
+def list_series(source: dcm.SeriesSource) -> tuple[SeriesFiles, ...]:
     """Return the image series in a folder or list of files, the largest first, without localisers."""
-    return _listed(scan(source))
+    return _listed(dcm.scan(source))
 
 
-def choose_series(source: SeriesSource, series: str | None = None) -> SeriesFiles:
+def choose_series(source: dcm.SeriesSource, series: str | None = None) -> SeriesFiles:
     """Return the only series of a source, or the named one; E161 lists all if the choice is not unique."""
-    return _files_of(_chosen(scan(source), series, named(source)))
+    return _files_of(_chosen(dcm.scan(source), series, dcm.named(source)))
 
 
 def series_by_place(names: Sequence[str], first: object) -> tuple[str | None, str | None]:
@@ -140,18 +125,20 @@ def series_by_place(names: Sequence[str], first: object) -> tuple[str | None, st
     return (names[0], None) if inside else (None, names[0])
 
 
-def _listed(found: FolderContents) -> tuple[SeriesFiles, ...]:
+def _listed(found: dcm.FolderContents) -> tuple[SeriesFiles, ...]:
     listed = [_files_of(headers) for headers in found.images.values()]
     return tuple(sorted(listed, key=lambda one: (-one.number, one.hash)))
 
 
-def _files_of(headers: Sequence[SliceHeader]) -> SeriesFiles:
-    identity, modality = identity_in(headers[0].dataset), text(headers[0].dataset, "Modality")
+def _files_of(headers: Sequence[dcm.SliceHeader]) -> SeriesFiles:
+    identity, modality = dcm.identity_in(headers[0].dataset), dcm.text(headers[0].dataset, "Modality")
     spacing: tuple[float, float, float] | None = None
     try:
-        with guarded("a series"):
+        with dcm.guarded("a series"):
             grid = slice_grid(headers[0])
-            along = sorted({float(numbers(h.dataset, "ImagePositionPatient", 3, "it") @ grid.normal) for h in headers})
+            along = sorted(
+                {float(dcm.numbers(h.dataset, "ImagePositionPatient", 3, "it") @ grid.normal) for h in headers}
+            )
             if len(along) > 1:
                 spacing = (*grid.spacing_mm, float(np.median(np.diff(along))))
     except RegweaveError:  # listed without spacing; reading it reports the fault
@@ -160,7 +147,7 @@ def _files_of(headers: Sequence[SliceHeader]) -> SeriesFiles:
     return SeriesFiles(modality, len(headers), identity.series_hash, spacing, _label(headers[0]), files, identity)
 
 
-def read_series(source: SeriesSource, series: str | None = None, *, gaps: Gaps = "error") -> Series:
+def read_series(source: dcm.SeriesSource, series: str | None = None, *, gaps: Gaps = "error") -> Series:
     """Read one image series of a folder, with folders below it, or of a list of files.
 
     ``series`` is the hash, or its beginning, or the UID of the series to read. If images are missing, ``gaps`` refuses
@@ -169,9 +156,9 @@ def read_series(source: SeriesSource, series: str | None = None, *, gaps: Gaps =
     Raises E101 no series, E102 damaged, E103 too few slices, E111 and E113 slices that do not form a stack, E161
     several series, E162 images of two patients, E163 unreadable pixels.
     """
-    found, subject = scan(source), named(source)
+    found, subject = dcm.scan(source), dcm.named(source)
     headers = _chosen(found, series, subject)
-    with guarded(subject):
+    with dcm.guarded(subject):
         for header in headers:
             require_plain(header)
         headers, slices, grid = place(headers, subject)
@@ -185,14 +172,17 @@ def read_series(source: SeriesSource, series: str | None = None, *, gaps: Gaps =
                 raise RegweaveError(error.code, error.message + lost, error.hint) from None
             notices.warn(f"W223: {error.message}; interpolated across them")
         require_memory(12 * grid.size[0] * grid.size[1] * len(slices), subject)
-        modality = text(headers[0].dataset, "Modality")
+        modality = dcm.text(headers[0].dataset, "Modality")
         data, geometry = stack(slices, grid, lambda k: slice_values(headers[k]), OUTSIDE.get(modality, 0.0), subject)
-        identity, study = identity_in(headers[0].dataset), {word: text(headers[0].dataset, word) for word in STUDY}
+        identity, study = (
+            dcm.identity_in(headers[0].dataset),
+            {word: dcm.text(headers[0].dataset, word) for word in STUDY},
+        )
     image = Volume(data, geometry, MODALITIES[modality])
     return Series(image, tuple(slices), grid, identity, modality, is_even(slices, grid), study)
 
 
-def _chosen(found: FolderContents, series: str | None, subject: str) -> list[SliceHeader]:
+def _chosen(found: dcm.FolderContents, series: str | None, subject: str) -> list[dcm.SliceHeader]:
     listed = _listed(found)
     if not listed:
         only = "localisers" if found.localisers else ", ".join(sorted({one.kind for one in found.objects}))
@@ -208,10 +198,12 @@ def _chosen(found: FolderContents, series: str | None, subject: str) -> list[Sli
     return found.images[fitting[0].identity.series_uid]
 
 
-def _label(header: SliceHeader) -> str:
+def _label(header: dcm.SliceHeader) -> str:
     """Return number, description, contrast agent, date and time of a series, for a person who has to choose."""
-    number, words, agent = (remark(header, key) for key in ("SeriesNumber", "SeriesDescription", "ContrastBolusAgent"))
-    day, time = remark(header, "SeriesDate") or remark(header, "StudyDate"), remark(header, "SeriesTime")
+    number, words, agent = (
+        dcm.remark(header, key) for key in ("SeriesNumber", "SeriesDescription", "ContrastBolusAgent")
+    )
+    day, time = dcm.remark(header, "SeriesDate") or dcm.remark(header, "StudyDate"), dcm.remark(header, "SeriesTime")
     if len(day) == 8:
         day = f"{day[:4]}-{day[4:6]}-{day[6:]}"
     parts = (
@@ -246,7 +238,9 @@ SCANS = (
 MOST_SCANS, LEAST_SLICES = 4, 4
 
 
-def place(headers: Sequence[SliceHeader], subject: str) -> tuple[list[SliceHeader], list[DicomSlice], SliceGrid]:
+def place(
+    headers: Sequence[dcm.SliceHeader], subject: str
+) -> tuple[list[dcm.SliceHeader], list[DicomSlice], SliceGrid]:
     """Sort the images of a series along their normal.
 
     Raises E111 degenerate directions, E113 images that do not form one stack: other sizes, directions or modalities,
@@ -274,12 +268,12 @@ def place(headers: Sequence[SliceHeader], subject: str) -> tuple[list[SliceHeade
     return [header for _, header in kept], [one for one, _ in kept], grid
 
 
-def slice_grid(header: SliceHeader) -> SliceGrid:
+def slice_grid(header: dcm.SliceHeader) -> SliceGrid:
     """Read directions, spacing and size of one image."""
     data, subject = header.dataset, header.subject
     row, column = directions(data, subject)
-    down, across = numbers(data, "PixelSpacing", 2, subject)  # row spacing first
-    size = tuple(integer(data, word, None, subject) for word in ("Columns", "Rows"))
+    down, across = dcm.numbers(data, "PixelSpacing", 2, subject)  # row spacing first
+    size = tuple(dcm.integer(data, word, None, subject) for word in ("Columns", "Rows"))
     if min(down, across) <= 0 or min(size) < 1 or max(size) > 65535:
         raise RegweaveError("E111", f"{subject} has no pixels of a positive size", "export the series again")
     return SliceGrid(row, column, np.cross(row, column), (float(across), float(down)), (size[0], size[1]))
@@ -287,7 +281,7 @@ def slice_grid(header: SliceHeader) -> SliceGrid:
 
 def directions(data: Any, subject: str) -> tuple[Float64Array, Float64Array]:
     """Return the unit vectors of ImageOrientationPatient, or raise E111 where they are none or not at right angles."""
-    cosines = numbers(data, "ImageOrientationPatient", 6, subject)
+    cosines = dcm.numbers(data, "ImageOrientationPatient", 6, subject)
     row, column = cosines[:3], cosines[3:]
     lengths = np.linalg.norm(row), np.linalg.norm(column)
     if min(lengths) < 0.5 or abs(row @ column) > 0.01 or max(abs(n - 1) for n in lengths) > 0.01:
@@ -298,19 +292,19 @@ def directions(data: Any, subject: str) -> tuple[Float64Array, Float64Array]:
     return row, np.asarray(column / np.linalg.norm(column))
 
 
-def _slice(header: SliceHeader, grid: SliceGrid) -> DicomSlice:
+def _slice(header: dcm.SliceHeader, grid: SliceGrid) -> DicomSlice:
     data = header.dataset
-    position = numbers(data, "ImagePositionPatient", 3, header.subject)
-    uid = text(data, "SOPInstanceUID")
-    return DicomSlice(text(data, "SOPClassUID"), uid, position, float(position @ grid.normal))
+    position = dcm.numbers(data, "ImagePositionPatient", 3, header.subject)
+    uid = dcm.text(data, "SOPInstanceUID")
+    return DicomSlice(dcm.text(data, "SOPClassUID"), uid, position, float(position @ grid.normal))
 
 
-def _require_one_stack(headers: Sequence[SliceHeader], grid: SliceGrid, subject: str) -> None:
-    first = identity_in(headers[0].dataset)
-    kinds = {(text(header.dataset, "Modality"), text(header.dataset, "SOPClassUID")) for header in headers}
+def _require_one_stack(headers: Sequence[dcm.SliceHeader], grid: SliceGrid, subject: str) -> None:
+    first = dcm.identity_in(headers[0].dataset)
+    kinds = {(dcm.text(header.dataset, "Modality"), dcm.text(header.dataset, "SOPClassUID")) for header in headers}
     if len(kinds) > 1:
-        named = " and ".join(sorted({modality for modality, _ in kinds}))
-        message = f"{subject} mixes images of {len(kinds)} kinds under one SeriesInstanceUID: {named}"
+        modalities = " and ".join(sorted({modality for modality, _ in kinds}))
+        message = f"{subject} mixes images of {len(kinds)} kinds under one SeriesInstanceUID: {modalities}"
         raise RegweaveError("E113", message, "export each series alone")
     for header in headers[1:]:
         other = slice_grid(header)
@@ -319,7 +313,7 @@ def _require_one_stack(headers: Sequence[SliceHeader], grid: SliceGrid, subject:
         if turned > SAME_DIRECTION or away > SAME_DIRECTION * max(grid.spacing_mm) or grid.size != other.size:
             message = f"{subject} mixes images of different direction, size or pixel spacing, so they are no stack"
             raise RegweaveError("E113", message, "export one reconstruction alone, without localisers")
-        identity = identity_in(header.dataset)
+        identity = dcm.identity_in(header.dataset)
         if (identity.patient_id, identity.patient_name) != (first.patient_id, first.patient_name):
             raise RegweaveError("E162", f"{subject} holds images of two patients", "separate them first")
         if identity.frame_uid != first.frame_uid:
@@ -327,7 +321,7 @@ def _require_one_stack(headers: Sequence[SliceHeader], grid: SliceGrid, subject:
             raise RegweaveError("E160", message, "export the series again, one frame of reference")
 
 
-def _require_one_scan(headers: Sequence[SliceHeader], along_mm: Float64Array, subject: str) -> None:
+def _require_one_scan(headers: Sequence[dcm.SliceHeader], along_mm: Float64Array, subject: str) -> None:
     """Raise E113 for scans with interleaved slices, each of them even and complete alone.
 
     Passes of one scan interleave as well, but together they are even and their slices are no thicker than the step.
@@ -337,10 +331,10 @@ def _require_one_scan(headers: Sequence[SliceHeader], along_mm: Float64Array, su
     gaps = np.diff(along_mm)
     step = float(np.median(gaps))
     even = np.abs(gaps - step).max() <= SAME_GAP * step
-    numbers_ = [remark(header, "InstanceNumber") for header in headers]
+    numbers_ = [dcm.remark(header, "InstanceNumber") for header in headers]
     counted = np.array(numbers_, dtype=np.float64) if all(one.isdigit() for one in numbers_) else None
     stated = [
-        float(value) for header in headers if (value := remark(header, "SliceThickness")).replace(".", "").isdigit()
+        float(value) for header in headers if (value := dcm.remark(header, "SliceThickness")).replace(".", "").isdigit()
     ]
     thickness = float(np.median(stated)) if stated else 0.0
     if even and (thickness <= THICK * step if thickness else counted is None or _monotone(counted)):
@@ -356,10 +350,10 @@ def _require_one_scan(headers: Sequence[SliceHeader], along_mm: Float64Array, su
             raise RegweaveError("E113", message, "export one of the scans alone, or name its files in a list")
 
 
-def _splits(headers: Sequence[SliceHeader], counted: Float64Array | None) -> Iterator[tuple[str, NDArray[Any]]]:
+def _splits(headers: Sequence[dcm.SliceHeader], counted: Float64Array | None) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield ways to divide images, in order of place, into scans of at least `LEAST_SLICES`: name and label of each."""
     for word in SCANS:
-        labels = np.array([remark(header, word) for header in headers])
+        labels = np.array([dcm.remark(header, word) for header in headers])
         sizes = np.unique(labels, return_counts=True)[1]
         if 2 <= len(sizes) <= MOST_SCANS and sizes.min() >= LEAST_SLICES:
             yield f"differing in {word}", labels
@@ -513,17 +507,20 @@ ENHANCED = {
 AIR_HU = -1000.0
 
 
-def require_plain(header: SliceHeader) -> None:
+def require_plain(header: dcm.SliceHeader) -> None:
     """Raise E163 for anything but a single grey image with 8, 16 or 32 bits; E123 for contradictory bits."""
     data = header.dataset
-    name = ENHANCED.get(text(data, "SOPClassUID"))
-    frames = number(data, "NumberOfFrames", 1, header.subject)
+    name = ENHANCED.get(dcm.text(data, "SOPClassUID"))
+    frames = dcm.number(data, "NumberOfFrames", 1, header.subject)
     if name is not None or frames != 1:
         found = f"{name or 'a multi-frame object'} of {frames:g} frames"
         hint = "export it as single-frame slices; dcm4che's and dcm2niix's converters do that too"
         raise RegweaveError("E163", f"{header.subject} is {found}, which is not read", hint)
-    samples, bits = number(data, "SamplesPerPixel", 1, header.subject), number(data, "BitsAllocated", None, "it")
-    if samples != 1 or not text(data, "PhotometricInterpretation").startswith("MONOCHROME"):
+    samples, bits = (
+        dcm.number(data, "SamplesPerPixel", 1, header.subject),
+        dcm.number(data, "BitsAllocated", None, "it"),
+    )
+    if samples != 1 or not dcm.text(data, "PhotometricInterpretation").startswith("MONOCHROME"):
         message = f"{header.subject} is a colour image, needed is one grey value a pixel"
         raise RegweaveError("E163", message, "name the series of the grey images")
     if bits not in (8, 16, 32):
@@ -535,44 +532,44 @@ def require_plain(header: SliceHeader) -> None:
 def require_bits(data: Any, subject: str) -> None:
     """Raise E123 unless the bits of a pixel are the lowest ones of those allocated, and their sign is stated."""
     allocated, signed = (
-        integer(data, "BitsAllocated", None, subject),
-        integer(data, "PixelRepresentation", None, subject),
+        dcm.integer(data, "BitsAllocated", None, subject),
+        dcm.integer(data, "PixelRepresentation", None, subject),
     )
-    stored = integer(data, "BitsStored", allocated, subject)
-    high = integer(data, "HighBit", stored - 1, subject)
+    stored = dcm.integer(data, "BitsStored", allocated, subject)
+    high = dcm.integer(data, "HighBit", stored - 1, subject)
     if not 0 < stored <= allocated or high != stored - 1 or signed not in (0, 1):
         found = f"BitsAllocated {allocated}, BitsStored {stored}, HighBit {high}, PixelRepresentation {signed}"
         allowed = "1 to BitsAllocated bits, HighBit one less than BitsStored, PixelRepresentation 0 or 1"
         raise RegweaveError("E123", f"{subject} has {found}, allowed are {allowed}", "export it again")
 
 
-def slice_values(header: SliceHeader) -> Float32Array:
+def slice_values(header: dcm.SliceHeader) -> Float32Array:
     """Return the values of one slice [row, column] after its own rescaling."""
-    with guarded(header.subject):
+    with dcm.guarded(header.subject):
         data = header.dataset
         stored = _stored(header)
-        lut = items(data, "ModalityLUTSequence")
+        lut = dcm.items(data, "ModalityLUTSequence")
         if lut:
             return _looked_up(stored, lut[0], header)
-        slope = number(data, "RescaleSlope", 1.0, header.subject)
+        slope = dcm.number(data, "RescaleSlope", 1.0, header.subject)
         if slope == 0:
             raise damaged(header.subject, "its RescaleSlope is 0")
         exact = np.float64 if stored.dtype.itemsize > 2 else np.float32  # single precision holds 24 bits
         values: NDArray[Any] = stored.astype(exact)
         values *= exact(slope)
-        values += exact(number(data, "RescaleIntercept", 0.0, header.subject))
-        if text(data, "Modality") == "CT":
+        values += exact(dcm.number(data, "RescaleIntercept", 0.0, header.subject))
+        if dcm.text(data, "Modality") == "CT":
             values[_padding(stored, header)] = AIR_HU
         return values.astype(np.float32, copy=False)
 
 
-def _stored(header: SliceHeader) -> NDArray[Any]:
+def _stored(header: dcm.SliceHeader) -> NDArray[Any]:
     data, subject = header.dataset, header.subject
-    rows, columns = (integer(data, word, None, subject) for word in ("Rows", "Columns"))
+    rows, columns = (dcm.integer(data, word, None, subject) for word in ("Rows", "Columns"))
     syntax = str(data.file_meta.get("TransferSyntaxUID", ""))
     if syntax not in NATIVE:
         return _unpacked(header, syntax, (rows, columns))
-    bits, signed = (integer(data, word, None, subject) for word in ("BitsAllocated", "PixelRepresentation"))
+    bits, signed = (dcm.integer(data, word, None, subject) for word in ("BitsAllocated", "PixelRepresentation"))
     implicit, swapped = _encoding(data)
     kind = np.dtype(f"{'>' if swapped else '<'}{'i' if signed else 'u'}{bits // 8}")
     needed = rows * columns * kind.itemsize
@@ -592,7 +589,7 @@ def _stored(header: SliceHeader) -> NDArray[Any]:
     if len(raw) < needed:
         raise damaged(subject, f"{needed} bytes of pixels expected, {len(raw)} found")
     pixels = np.frombuffer(raw, dtype=kind).astype(kind.newbyteorder("="), copy=False).reshape(rows, columns)
-    return _used_bits(pixels, integer(data, "BitsStored", bits, subject), bits)
+    return _used_bits(pixels, dcm.integer(data, "BitsStored", bits, subject), bits)
 
 
 def _encoding(data: Any) -> tuple[bool, bool]:
@@ -612,19 +609,19 @@ def _used_bits(pixels: NDArray[Any], stored: int, allocated: int) -> NDArray[Any
     return np.asarray(np.right_shift(np.left_shift(pixels, spare), spare))
 
 
-def _unpacked(header: SliceHeader, syntax: str, shape: tuple[int, int]) -> NDArray[Any]:
+def _unpacked(header: dcm.SliceHeader, syntax: str, shape: tuple[int, int]) -> NDArray[Any]:
     name = PLUG_INS.get(syntax)
     if name is None:
         message = f"{header.subject} has pixels in a transfer syntax that is not read"
         raise RegweaveError("E163", message, "export the series uncompressed (Explicit VR Little Endian)")
-    dataset, _ = read_dataset(header.path, header.subject)
+    dataset, _ = dcm.read_dataset(header.path, header.subject)
     try:
         found = np.asarray(dataset.pixel_array)
     except RuntimeError:  # raised by pydicom without a plug-in for the syntax, or for pixels that none can decode
         raise _not_decoded(header.subject, syntax, *name) from None
     if found.shape != shape:
         raise damaged(header.subject, f"its pixels have shape {found.shape}, its header states {shape}")
-    return _used_bits(found, integer(dataset, "BitsStored", 0, header.subject), 8 * found.dtype.itemsize)
+    return _used_bits(found, dcm.integer(dataset, "BitsStored", 0, header.subject), 8 * found.dtype.itemsize)
 
 
 def _not_decoded(subject: str, syntax: str, name: str, package: str) -> RegweaveError:
@@ -637,10 +634,10 @@ def _not_decoded(subject: str, syntax: str, name: str, package: str) -> Regweave
     return RegweaveError("E163", message, "export the series uncompressed; 12-bit lossy JPEG has no free decoder here")
 
 
-def _looked_up(stored: NDArray[Any], lut: Any, header: SliceHeader) -> Float32Array:
+def _looked_up(stored: NDArray[Any], lut: Any, header: dcm.SliceHeader) -> Float32Array:
     """Apply a modality look-up table; values outside take the nearest entry, as in the standard."""
     subject = header.subject
-    count, first, _ = (int(n) for n in numbers(lut, "LUTDescriptor", 3, subject))
+    count, first, _ = (int(n) for n in dcm.numbers(lut, "LUTDescriptor", 3, subject))
     table = lut.get("LUTData", None)
     if isinstance(table, bytes):
         table = np.frombuffer(table, dtype=">u2" if _encoding(header.dataset)[1] else "<u2")
@@ -650,13 +647,13 @@ def _looked_up(stored: NDArray[Any], lut: Any, header: SliceHeader) -> Float32Ar
     return entries[np.clip(stored.astype(np.int64) - first, 0, entries.size - 1)]
 
 
-def _padding(stored: NDArray[Any], header: SliceHeader) -> NDArray[np.bool_]:
+def _padding(stored: NDArray[Any], header: dcm.SliceHeader) -> NDArray[np.bool_]:
     """Mark pixels outside the scanned region."""
     data = header.dataset
     if data.get("PixelPaddingValue", None) in (None, ""):
         return np.zeros(stored.shape, dtype=bool)
-    value = number(data, "PixelPaddingValue", None, header.subject)
-    limit = number(data, "PixelPaddingRangeLimit", value, header.subject)
+    value = dcm.number(data, "PixelPaddingValue", None, header.subject)
+    limit = dcm.number(data, "PixelPaddingRangeLimit", value, header.subject)
     if stored.dtype.kind == "i" and value > np.iinfo(stored.dtype).max:  # written without its sign
         turn = 2.0 ** (8 * stored.dtype.itemsize)
         value, limit = value - turn, limit - turn

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from _common import Claim, parser, write
 from _pairs import SETS, choose_set, training_pairs, write_csv
 from regweave.progress import TrainProgress
-from regweave.training.options import TrainOptions
 from regweave.training.run import train
 
 TARGET_S = {True: 45, False: 10}
@@ -40,7 +39,7 @@ def main() -> None:
         write_csv(training_pairs(name, args.pairs), Path(folder) / "pairs.csv")
         start = time.perf_counter()
         model = train(
-            Path(folder) / "pairs.csv", Path(folder) / "model.json", options=TrainOptions(method=args.method),
+            Path(folder) / "pairs.csv", Path(folder) / "model.json", method=args.method,
             preset=args.preset, metrics=METRICS, workers=args.workers, device=args.device,
             on_progress=tell,
         )  # fmt: skip

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from regweave.api.train import train
     from regweave.clinic.propagate import propagate_contours
     from regweave.config.presets import preset, preset_names
     from regweave.config.settings import Settings
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from regweave.study import examples
     from regweave.study.evaluate import evaluate
     from regweave.training.estimator import MetricLearner
+    from regweave.training.run import train
     from regweave.types import Field, Geometry, Image, LabelMap, Transform, Volume, WeightTable
 
 __all__ = [
@@ -88,7 +88,7 @@ _HOMES = {
     "propagate_contours": "clinic.propagate",
     "realign": "run.realign",
     "register": "run.register",
-    "train": "api.train",
+    "train": "training.run",
     "warp": "run.warp",
     "warp_labels": "run.warp",
     "warp_points": "run.warp",

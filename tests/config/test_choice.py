@@ -4,7 +4,7 @@ import pytest
 
 from regweave.config.presets import _by_hand, choose_settings, metric_weights, preset
 from regweave.errors import UsageError
-from regweave.training.run import training_settings
+from regweave.training.options import TrainSetup
 
 
 def stages(metrics, name="default"):
@@ -52,6 +52,5 @@ def test_weights_that_are_none_have_a_code(given):
 
 
 def test_training_takes_the_same_forms():
-    assert training_settings("default", None, ["ncc=0.5", "mi"], None) == training_settings(
-        "default", None, {"ncc": 0.5, "mi": 1.0}, None
-    )
+    listed, mapped = TrainSetup(metrics=["ncc=0.5", "mi"]), TrainSetup(metrics={"ncc": 0.5, "mi": 1.0})
+    assert listed.settings == mapped.settings

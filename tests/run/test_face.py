@@ -9,7 +9,6 @@ import subprocess
 import sys
 import types
 import warnings
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -29,7 +28,6 @@ from regweave.progress import Bar, RegistrationBar
 from regweave.run.read import Reading, ReadingWords
 from regweave.run.warp import GridWords
 from regweave.study.phantoms import make_phantom
-from regweave.training.options import TrainOptions
 
 NAMES = {
     "Field", "Geometry", "Image", "LabelMap", "MetricLearner", "Model", "Progress", "RegweaveError", "RegweaveWarning",
@@ -95,7 +93,6 @@ def test_functions_have_the_words_of_the_command(function, command):
     renamed = {"metric": "metrics", "c": "C", "model": "model" if function is not rw.evaluate else "models"}
     renamed |= {"no_gate": "gate", "predictor_option": "predictor_options"}
     arguments = {*inspect.signature(function).parameters, *ReadingWords.__annotations__}
-    arguments |= {f.name for f in fields(TrainOptions)} if function is rw.train else set()
     only_there |= {"pages"} if function is rw.evaluate else set()
     # One word of the command stands for two, one for each image.
     only_there |= {"output", "write", "page_detail", "series"} if function is rw.register else set()

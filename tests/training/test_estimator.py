@@ -80,7 +80,7 @@ def test_fit_gives_the_model_of_the_command(fitted, training_list, tmp_path):
     lines = [training_list.line(n, f"pair{n}", g) for n, g in enumerate("xy")]
     options = TrainOptions(**{k: v for k, v in QUICK.items() if k != "workers"})
     listed = training_list.write(tmp_path / "pairs.csv", *lines)
-    model = train(listed, tmp_path / "m.json", options=options, config=training_list.settings, workers=1)
+    model = train(listed, tmp_path / "m.json", **vars(options), config=training_list.settings, workers=1)
     np.testing.assert_array_equal(fitted.weights_.matrix, model.weights.matrix)
     assert fitted.model_.training == model.training
     assert fitted.model_.predictor.save().to_json() == model.predictor.save().to_json()

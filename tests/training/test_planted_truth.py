@@ -47,7 +47,7 @@ def test_learned_weights_win_on_held_out_phantoms(tmp_path):
     (tmp_path / "planted.toml").write_text(SETTINGS)
     seen, unseen = write_phantoms(tmp_path, range(40, 48)), write_phantoms(tmp_path, range(400, 406))
     options = TrainOptions(C=300.0, alpha=0.05, eta=10.0)
-    model = train(seen, tmp_path / "m.json", options=options, config=tmp_path / "planted.toml")
+    model = train(seen, tmp_path / "m.json", **vars(options), config=tmp_path / "planted.toml")
     found = evaluate(unseen, tmp_path / "out", models=[tmp_path / "m.json"], baselines=True, train_pairs=seen)
     learned = next(m.name for m in found.methods if m.model is not None and not m.predicted_classes)
     baselines = [m.name for m in found.methods if m.is_baseline]

@@ -176,7 +176,7 @@ def test_network_is_not_trained_for_a_file_that_cannot_hold_it(tmp_path, monkeyp
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
     options = replace(TrainOptions(), predictor=predictor)
     with pytest.raises(UsageError, match=r"E152: .*m\.json would be JSON, which holds no unet") as caught:
-        train([], tmp_path / "m.json", options=options)
+        train([], tmp_path / "m.json", **vars(options))
     assert "m.zip" in str(caught.value)
 
 

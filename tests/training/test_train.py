@@ -64,7 +64,7 @@ def run(pairs: Path, path: Path, training_list, **changes) -> Run:
     options = {k: changes.pop(k) for k in [*changes] if hasattr(QUICK, k)}
     said = []
     settings = {"config": training_list.settings, "workers": 1, **changes}
-    model = train(pairs, path, options=replace(QUICK, **options), on_progress=said.append, **settings)
+    model = train(pairs, path, **vars(replace(QUICK, **options)), on_progress=said.append, **settings)
     return Run(model, path, [m for m in said if isinstance(m, TrainProgress)])
 
 
@@ -405,7 +405,7 @@ def test_a_failure_after_tuning_names_the_pair_and_keeps_the_work(training_list,
 
 def test_refusals(training_list, four, base, tmp_path, monkeypatch):
     def options(**changes):
-        return {"options": replace(QUICK, **changes), "config": training_list.settings}
+        return {**vars(replace(QUICK, **changes)), "config": training_list.settings}
 
     def nothing(*_args, **_options):
         raise AssertionError("a registration was started")
@@ -567,7 +567,7 @@ def test_a_model_of_a_later_kind_is_refused(tmp_path, training_list):
 
 def test_images_in_memory_give_the_model_of_their_files(training_list, tmp_path):
     options = replace(QUICK, classes=(3,), gate=False, method="global")
-    common = {"options": options, "config": training_list.settings, "workers": 1}
+    common = {**vars(options), "config": training_list.settings, "workers": 1}
     lines = [training_list.line(n, f"pair{n}", f"pair{n}") for n in range(2)]
     filed = train(training_list.write(tmp_path / "pairs.csv", *lines), **common)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["pairs.csv"]

@@ -24,7 +24,7 @@ def trained(training_list, tmp_path_factory) -> tuple[Path, list[TrainProgress]]
     folder, said = tmp_path_factory.mktemp("network"), []
     pairs = training_list.write(folder / "pairs.csv", *(training_list.line(n) for n in range(3)))
     settings = {"config": training_list.settings, "workers": 1, "on_progress": said.append}
-    train(pairs, folder / "model.zip", options=OPTIONS, **settings)
+    train(pairs, folder / "model.zip", **vars(OPTIONS), **settings)
     return folder / "model.zip", said
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from regweave.api.train import train as workflow
 from regweave.cli.app import command_line, examples
 from regweave.cli.models import as_dict, as_text
 from regweave.cli.options import (
@@ -32,6 +31,7 @@ from regweave.model.record import effort_path, write_effort
 from regweave.progress import TrainingBar
 from regweave.report import training
 from regweave.training.options import TrainOptions, train_table
+from regweave.training.run import train as workflow
 
 SENTENCES = {f.name: f.metadata["help"] for f in fields(TrainOptions)}
 CLUSTER = ("tls_ca", "tls_cert", "tls_key", "wait_for_workers")

@@ -159,7 +159,7 @@ def _answer(future: Any, distributed: Any, cluster: Cluster) -> Answer:
     return answer
 
 
-ELSEWHERE = ("api", "cli", "report", "learning", "training", "study")  # folders whose code no registration runs through
+ELSEWHERE = ("cli", "report", "learning", "training", "study")  # folders whose code no registration runs through
 
 
 @cache

@@ -179,9 +179,8 @@ def learn(
     on_progress: OnProgress,
 ) -> Model:  # fmt: skip
     """Learn the weights and write the model into the folder."""
-    options = replace(OPTIONS, classes=classes)
-    target = folder / DEMO_MODEL
-    return train(lists.train, target, options=options, config=settings, workers=workers, on_progress=on_progress)
+    options = vars(replace(OPTIONS, classes=classes))
+    return train(lists.train, folder / DEMO_MODEL, config=settings, workers=workers, on_progress=on_progress, **options)
 
 
 def assess(

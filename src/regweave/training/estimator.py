@@ -20,8 +20,8 @@ from regweave.options import option
 from regweave.progress import TrainProgress
 from regweave.run.read import Reading
 from regweave.run.register import register
-from regweave.training.options import TrainOptions, TrainSetup
-from regweave.training.run import fit_model, training_settings
+from regweave.training.options import TrainSetup
+from regweave.training.run import fit_model
 from regweave.types import Transform
 
 
@@ -90,10 +90,7 @@ class MetricLearner(TrainSetup):
         is a patient of its own.
         """
         _refuse_target(y)
-        options = TrainOptions(**{f.name: getattr(self, f.name) for f in fields(TrainOptions)})
-        options.check()
-        settings = training_settings(self.preset, self.config, self.metrics, self.loss)
-        n = worker_count(self.workers, None)
+        options, settings, n = self.options, self.settings, worker_count(self.workers, None)
         with self._runner(Reading(), pairs, groups) as (run, listed):
             self.model_ = fit_model(listed, settings, options, run, self._report, n)
         self.weights_ = self.model_.weights

@@ -6,8 +6,8 @@ settings file and the record of a model are made from these fields.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,13 +25,17 @@ from pydantic import (
 
 from regweave import extras, predictors
 from regweave.config.member import describe_problems
-from regweave.config.presets import Metrics, read_table
+from regweave.config.presets import Metrics, choose_settings, metric_weights, read_table, validate
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
+from regweave.jobs.cluster import Cluster
 from regweave.jobs.methods import next_values
+from regweave.jobs.table import Pairs
 from regweave.learning.lssvm import ALPHAS, LssvmOptions
 from regweave.model.record import Levels
-from regweave.options import option, table_text
+from regweave.options import described, option, table_text
+from regweave.progress import BatchProgress, TrainProgress
+from regweave.run.read import Reading
 
 Method = Literal["lssvm-joint", "lssvm", "global"]
 LabelValues = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
@@ -160,6 +164,49 @@ class TrainSetup(TrainOptions):
     )
     loss: str | None = option(None, "Loss on masks instead of that of the settings.")
     workers: int | None = option(None, "Processes of this machine.")
+
+    @property
+    def options(self) -> TrainOptions:
+        """Options of the training alone, checked."""
+        found = TrainOptions(**{f.name: getattr(self, f.name) for f in fields(TrainOptions)})
+        found.check()
+        return found
+
+    @property
+    def settings(self) -> Settings:
+        """Settings with the bank and the loss replaced where asked."""
+        given = metric_weights(self.metrics)
+        found = choose_settings(self.preset, self.config, None, given)
+        if given:
+            banks = {k: [{**m.model_dump(), "weight": given[m.name]} for m in bank] for k, bank in found.banks.items()}
+            found = validate({**found.model_dump(), "banks": banks}, "the command line")
+        return found if self.loss is None else validate({**found.model_dump(), "loss": self.loss}, "the command line")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainJob(TrainSetup, Reading):
+    """A training as it is asked for."""
+
+    pairs: Pairs = field(kw_only=False, metadata=described(
+        "Pairs with both label maps: a CSV file, a pandas table, rows by column, or tuples of fixed image, moving "
+        "image, fixed labels and moving labels, as files or in memory.",
+    ))  # fmt: skip
+    output: str | Path | None = field(kw_only=False, default=None, metadata=described(
+        "Model to write, when all is done. Until then finished registrations are kept in a folder beside it. Without "
+        "it nothing is left on disk.",
+    ))  # fmt: skip
+    scheduler: str | Cluster | None = option(None, "Dask scheduler whose workers are used instead of processes.")
+    device: str | None = option(
+        None, "Compute device, as in `regweave.register`; ``cuda:0,1`` stands for several GPUs."
+    )
+    resume: bool = option(
+        False, "Continue after a run that was stopped, whose pairs were files; the model is the same, bit for bit."
+    )
+    overwrite: bool = option(False, "Replace an older model.")
+    progress: bool = option(True, "Show a bar on a terminal and in a notebook, and lines on standard error elsewhere.")
+    on_progress: Callable[[TrainProgress | BatchProgress], None] | None = option(
+        None, "Function that is called when a stage begins, and after every registration, in place of the bar."
+    )
 
 
 @cache

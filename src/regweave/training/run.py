@@ -30,32 +30,31 @@ from typing import Any
 import numpy as np
 
 from regweave import __version__, notices, predictors
-from regweave.config.presets import Metrics, choose_settings, metric_weights, validate
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import require_absent
 from regweave.io.disk.outputs import clear, working_folder
-from regweave.jobs.cluster import Cluster, require_cluster
+from regweave.jobs.cluster import require_cluster
 from regweave.jobs.folds import cover_patients
 from regweave.jobs.methods import LEVELS, Method, SmoothnessParameter, best_of
 from regweave.jobs.runner import Runner, mean_over_pairs, pair_score
 from regweave.jobs.store import worker_count
-from regweave.jobs.table import PairFiles, Pairs, in_one_numbering, pairs_on_disk
+from regweave.jobs.table import PairFiles, in_one_numbering, pairs_on_disk
 from regweave.jobs.workers import place
 from regweave.learning.columns import FittedColumns
 from regweave.measures.scores import PairScore
 from regweave.model.archive import SUFFIX
 from regweave.model.model import Model
 from regweave.model.record import FitPoint, SmoothnessRecord, TrainingRecord, Tuning
+from regweave.options import called
 from regweave.predictors import Choice
-from regweave.progress import BatchProgress, TrainProgress
+from regweave.progress import TrainingBar, TrainProgress
 from regweave.run.memory import Cache
-from regweave.run.read import Reading
 from regweave.run.resolve import with_stated
 from regweave.threads import kernel_threads
 from regweave.training.candidates import CandidateRunner, PairScores, tuning_record
 from regweave.training.columns import ColumnLearner, ColumnSelection, select_columns
-from regweave.training.options import CHOICES, TrainOptions
+from regweave.training.options import CHOICES, TrainJob, TrainOptions
 from regweave.training.predictor_fits import PredictorFits, Predictors, choose_predictors, segmented_images, with_record
 from regweave.training.refinement import weigh_refinement
 from regweave.training.scan import choose_bank, choose_structures, scan
@@ -68,72 +67,35 @@ RECORDED_IF_SET = ("withhold", "refinement_learner", "structure_start", "effort"
 """Options that are recorded where they differ from their default."""
 
 
-def train(
-    pairs: Pairs,
-    output: str | Path | None = None,
-    *,
-    options: TrainOptions | None = None,
-    preset: str = "default",
-    config: str | Path | Settings | None = None,
-    metrics: Metrics | None = None,
-    loss: str | None = None,
-    workers: int | None = None,
-    scheduler: str | Cluster | None = None,
-    device: str | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    reading: Reading | None = None,
-    on_progress: Callable[[TrainProgress | BatchProgress], None] | None = None,
-) -> Model:
-    """Learn weights from pairs with labels.
+@called(TrainJob)
+def train(job: TrainJob) -> Model:
+    """Learn from masks how much each metric weighs in each structure.
 
-    Parameters
-    ----------
-    pairs : path, table, or sequence
-        Pairs with both label maps: a CSV file, a pandas table, rows by column, or tuples of fixed image, moving image,
-        fixed labels and moving labels, as files or in memory; see `regweave.jobs.table.pairs_on_disk`.
-    output : path, optional
-        Model to write, when all is done. Until then finished registrations are kept in a folder beside it. Without it
-        nothing is left on disk.
-    options : TrainOptions, optional
-        Method, structures, hyper-parameters, folds.
-    preset, config : optional
-        Settings of the registrations.
-    metrics : sequence of str, optional
-        Members, or metrics with their default options, instead of the bank of the settings.
-    loss : str, optional
-        Loss instead of that of the settings.
-    workers, scheduler : optional
-        Processes of this machine, or a Dask scheduler.
-    device : str, optional
-        What registers: ``cpu``, the default, ``cuda``, ``cuda:N``, several GPUs as ``cuda:0,1``, or ``auto``.
-    resume : bool
-        Continue after a run that was stopped, whose pairs were files; the model is the same, bit for bit.
-    overwrite : bool
-        Replace an older model.
-    reading : Reading, optional
-        How files are read.
-    on_progress : callable, optional
-        Called with a `TrainProgress` when a stage begins, and with a `BatchProgress` after every registration.
+    Returns
+    -------
+    Model
+        ``save`` writes it, ``register(…, model=…)`` uses it.
     """
-    options, report = options or TrainOptions(), on_progress or (lambda _: None)
-    options.check()
-    n, placement = worker_count(workers, scheduler), place(device, scheduler)
-    settings = training_settings(preset, config, metrics, loss)
-    with TemporaryDirectory(prefix="regweave-") as name:
-        images = Path(name) / "images"
-        path = Path(name) / f"model{SUFFIX}" if output is None else Path(output)
+    options, settings = job.options, job.settings
+    n, placement = worker_count(job.workers, job.scheduler), place(job.device, job.scheduler)
+    with (
+        TemporaryDirectory(prefix="regweave-") as name,
+        TrainingBar(lines=True, shown=job.progress and job.on_progress is None) as bar,
+    ):
+        images, report = Path(name) / "images", job.on_progress or bar
+        path = Path(name) / f"model{SUFFIX}" if job.output is None else Path(job.output)
         _require_archive(path, options)
-        claim = require_absent(path, overwrite=overwrite)
-        listed = pairs_on_disk(pairs, images)
-        if resume and images.exists():
+        claim = require_absent(path, overwrite=job.overwrite)
+        listed = pairs_on_disk(job.pairs, images)
+        if job.resume and images.exists():
             message = "a training from images in memory cannot be continued"
             raise UsageError("E194", message, "save the images and give their files, or leave resume out")
-        require_cluster(scheduler)
+        require_cluster(job.scheduler)
         store = path.with_name(path.name + ".work")
+        reading = replace(job.reading, classes=None)  # the scan of the list finds those to learn
         with (
-            working_folder(store, "tasks", "a training that was stopped", resume=resume),
-            Runner(reading or Reading(), workers, scheduler, store / "tasks", report, placement) as runner,
+            working_folder(store, "tasks", "a training that was stopped", resume=job.resume),
+            Runner(reading, job.workers, job.scheduler, store / "tasks", report, placement) as runner,
         ):
             model = fit_model(listed, settings, options, runner, report, n)
             with claim.writing(keep=True):
@@ -148,20 +110,6 @@ def _require_archive(path: Path, options: TrainOptions) -> None:
     if large and path.suffix != SUFFIX:
         message = f"{path} would be JSON, which holds no {large[0]}; the predictor asked for is {options.predictor}"
         raise UsageError("E152", message, f"write the model to {path.stem}{SUFFIX}")
-
-
-def training_settings(
-    preset: str, config: str | Path | Settings | None, metrics: Metrics | None, loss: str | None
-) -> Settings:
-    """Return settings with the bank and the loss replaced where asked."""
-    given = metric_weights(metrics)
-    settings = choose_settings(preset, config, None, given)
-    if given:
-        banks = {k: [{**m.model_dump(), "weight": given[m.name]} for m in bank] for k, bank in settings.banks.items()}
-        settings = validate({**settings.model_dump(), "banks": banks}, "the command line")
-    if loss is None:
-        return settings
-    return validate({**settings.model_dump(), "loss": loss}, "the command line")
 
 
 def fit_model(

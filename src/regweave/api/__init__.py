@@ -1,1 +1,0 @@
-"""Public functions of the package, which the command line calls too."""

@@ -1,6 +1,8 @@
 """``regweave evaluate``: methods against each other on a list of pairs."""
 
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -8,15 +10,8 @@ import typer
 
 from regweave.cli.app import command_line, examples
 from regweave.cli.options import (
-    DeviceOption,
-    FixedModalityOption,
-    FollowOption,
-    FrameOption,
     JsonOption,
-    LabelNamesOption,
-    MovingModalityOption,
-    NonFiniteOption,
-    RulesOption,
+    QuietOption,
     SchedulerOption,
     StrictOption,
     TlsCaOption,
@@ -24,11 +19,7 @@ from regweave.cli.options import (
     TlsKeyOption,
     WaitOption,
     cluster_of,
-    complete_model,
-    complete_preset,
-    input_option,
-    machine_option,
-    method_option,
+    from_fields,
     parse_values,
 )
 from regweave.cli.tables import terminal_text
@@ -37,10 +28,10 @@ from regweave.io.disk.records import REPORT, RESULTS
 from regweave.jobs.cluster import WAIT_S
 from regweave.progress import BatchBar
 from regweave.report import evaluation
-from regweave.run.read import Reading, ReadingWords
+from regweave.run.read import Reading
 from regweave.study import evaluate as workflow
 from regweave.study.comparison import Evaluation
-from regweave.study.evaluate import keep_registration
+from regweave.study.evaluate import EvaluateJob, keep_registration
 
 app = command_line()
 
@@ -51,60 +42,23 @@ app = command_line()
         "regweave evaluate test.csv -o out --baselines --train-pairs train.csv",
     )
 )
+@partial(from_fields, rare=True)
 def evaluate(
-    pairs: Annotated[Path, typer.Argument(help="List of pairs with masks.", metavar="PAIRS.csv")],
+    job: EvaluateJob,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
-    model: Annotated[
-        list[Path] | None,
-        method_option(
-            help="Model file or shipped name; repeat for several.", metavar="MODEL", autocompletion=complete_model
-        ),
-    ] = None,
-    baselines: Annotated[
-        bool, method_option("--baselines", help="Also the uniform mix and each member of the bank alone.")
-    ] = False,
-    train_pairs: Annotated[
-        Path | None, input_option(help="Pairs on which the smoothness of each baseline is tuned.", metavar="TRAIN.csv")
-    ] = None,
-    preset: Annotated[
-        str | None, method_option(help="Settings by name; see `regweave presets list`.", autocompletion=complete_preset)
-    ] = None,
-    config: Annotated[Path | None, method_option(help="Settings from a TOML file.")] = None,
-    classes: Annotated[
-        str | None, input_option(help="Structures that count, label values with commas; others are background.")
-    ] = None,
-    withhold: Annotated[
-        str | None, input_option(help="Structures that no model has learned, scored apart from the others.")
-    ] = None,
-    workers: Annotated[
-        int | None, machine_option(help="Processes, each with one thread; by default all cores.")
-    ] = None,
     scheduler: SchedulerOption = None,
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     wait_for_workers: WaitOption = WAIT_S,
-    device: DeviceOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an evaluation that was interrupted.")] = False,
-    allow_leak: Annotated[
-        bool, method_option("--allow-leak", help="Evaluate on patients that were trained on; the summary says so.")
-    ] = False,
     pages: Annotated[
         int,
         typer.Option(help="Pairs with the lowest Dice that get a page of their own.", min=0, metavar="N"),
     ] = 3,
-    rules: RulesOption = None,
     strict: StrictOption = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML pages.")] = False,
-    label_names: LabelNamesOption = None,
-    fixed_modality: FixedModalityOption = "auto",
-    moving_modality: MovingModalityOption = "auto",
-    nifti_frame: FrameOption = "auto",
-    nonfinite: NonFiniteOption = "error",
-    follow_links: FollowOption = False,
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Register every pair with every method; write results.csv, results.json, summary.md and HTML pages.
 
@@ -115,23 +69,17 @@ def evaluate(
     in the results, and the failures are named there. With --strict the
     status is 6 if a verdict is fail.
     """
-    if preset is not None and config is not None:
+    if job.preset is not None and job.config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
-    reading: ReadingWords = {
-        "nifti_frame": nifti_frame, "nonfinite": nonfinite, "label_names": label_names,
-        "classes": parse_values(classes), "fixed_modality": fixed_modality, "moving_modality": moving_modality,
-        "follow_links": follow_links,
-    }  # fmt: skip
-    cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
+    cluster, output = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers), Path(str(job.output))
     try:
         with BatchBar(lines=True, shown=not quiet) as shown:
-            found = workflow.evaluate(
-                pairs, output, models=model or (), baselines=baselines, preset=preset, config=config,
-                train_pairs=train_pairs, workers=workers, scheduler=cluster, device=device, resume=resume,
-                allow_leak=allow_leak, withhold=parse_values(withhold, "--withhold"), rules=rules, on_progress=shown,
-                **reading,
+            job = replace(
+                job, classes=parse_values(job.classes), withhold=parse_values(job.withhold, "--withhold"),
+                models=job.models or (), scheduler=cluster, on_progress=shown,
             )  # fmt: skip
-        missing = 0 if no_report else _write_pages(found, output, Reading(**reading), pages, quiet=quiet)
+            found = workflow.evaluate(**vars(job))
+        missing = 0 if no_report else _write_pages(found, output, job.reading, pages, quiet=quiet)
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
     for row in found.failures:

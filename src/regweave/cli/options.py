@@ -22,11 +22,11 @@ from regweave.options import declared, table_values, type_of
 from regweave.run.job import Method
 
 
-def from_fields(command: Callable[..., None]) -> Callable[..., None]:
+def from_fields(command: Callable[..., None], *, rare: bool = False) -> Callable[..., None]:
     """Replace each argument whose type is a class of options by its fields, as arguments of the command line.
 
-    A field that may be given by position becomes an argument, any other an option; fields for a table of a settings
-    file and those that cannot be typed are left out. See `regweave.options.option` for the hints of a field.
+    A field that may be given by position becomes an argument, any other an option. Fields that cannot be typed are left
+    out, and without ``rare`` those for a table of a settings file. See `regweave.options.option` for the hints.
     """
     hints = get_type_hints(command, include_extras=True)
     classes: dict[str, list[Field[Any]]] = {}
@@ -34,8 +34,8 @@ def from_fields(command: Callable[..., None]) -> Callable[..., None]:
     for name, parameter in inspect.signature(command).parameters.items():
         kind = hints[name]
         if is_dataclass(kind) and isinstance(kind, type):
-            hinted = [(f, f.metadata["cli"]) for f in declared(kind)]
-            classes[name] = [f for f, cli in hinted if cli.get("typed", str) is not None and not cli.get("table")]
+            typed = [f for f in declared(kind) if f.metadata["cli"].get("typed", str) is not None]
+            classes[name] = [f for f in typed if rare or not f.metadata["cli"].get("table")]
             parameters += [_parameter(kind, f) for f in classes[name]]
         else:
             parameters.append(parameter.replace(annotation=kind))
@@ -61,9 +61,7 @@ def _parameter(kind: type[Any], field: Field[Any]) -> inspect.Parameter:
         "rich_help_panel": cli.get("panel"),
         "metavar": cli.get("metavar"),
     }
-    default = field.default
-    if default is MISSING:
-        default = cli.get("absent", inspect.Parameter.empty)
+    default = cli.get("absent", inspect.Parameter.empty if field.default is MISSING else field.default)
     if field.kw_only or "flags" in cli:
         info = typer.Option(*cli.get("flags", ()), **shown)
         return inspect.Parameter(
@@ -190,7 +188,7 @@ def parse_options(given: Sequence[str], option: str) -> dict[str, str]:
     return found
 
 
-def parse_values(text: str | None, option: str = "--classes") -> tuple[int, ...] | None:
+def parse_values(text: object, option: str = "--classes") -> tuple[int, ...] | None:
     """Read label values with commas between them.
 
     Examples
@@ -201,6 +199,6 @@ def parse_values(text: str | None, option: str = "--classes") -> tuple[int, ...]
     if text is None:
         return None
     try:
-        return tuple(int(v) for v in text.split(","))
+        return tuple(int(v) for v in str(text).split(","))
     except ValueError as error:
         raise UsageError("E194", f"{option} {text} is not a list of label values", "write 1,2,3") from error

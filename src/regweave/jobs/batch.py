@@ -34,7 +34,7 @@ from regweave.jobs.runner import forget_peak, measured_peak_mb
 from regweave.jobs.store import Outcome, run_tasks, worker_count
 from regweave.jobs.table import IMAGES, MASKS, PairTable, Table, TableColumns, read_table
 from regweave.jobs.workers import Team, place
-from regweave.measures.verdict import Reason, Verdict, Word, default_rules, read_rules, tally
+from regweave.measures.verdict import Reason, Verdict, Word, tally
 from regweave.model import find_model
 from regweave.model.model import Model
 from regweave.options import called, described, option
@@ -42,7 +42,7 @@ from regweave.progress import OnBatchProgress
 from regweave.registration.initial import METHODS
 from regweave.run.images import FILES as OUTPUTS
 from regweave.run.images import check_outputs
-from regweave.run.job import Method
+from regweave.run.job import Method, rules_of
 from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.run.result import Result, load
@@ -218,7 +218,7 @@ def batch(job: BatchJob) -> Batch:
     if job.preset is not None and job.config is not None:
         raise UsageError("E189", "a preset and a file of settings are both given", "give one of them")
     folder = Path(job.output)
-    rules = read_rules(job.rules) if isinstance(job.rules, str | Path) else job.rules or default_rules()
+    rules = rules_of(job.rules)
     common = {
         **{f.name: getattr(job, f.name) for f in fields(Method)}, **vars(stated),
         "model": job.model and str(job.model), "init": job.init and str(job.init), "rules": rules,

@@ -16,7 +16,7 @@ from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import image_sha256
 from regweave.io.disk.files import is_file
-from regweave.measures.verdict import Rules
+from regweave.measures.verdict import Rules, default_rules, read_rules
 from regweave.model import shipped_models
 from regweave.model.model import Model
 from regweave.options import described, option
@@ -170,6 +170,11 @@ def settings_of(job: Method, model: Model | None) -> Settings:
         raise UsageError("E189", "metrics and a model are both given", "give one of them")
     config = model.settings if model is not None and job.config is None and job.preset is None else job.config
     return choose_settings(job.preset or "default", config, job.engine, given)
+
+
+def rules_of(given: str | Path | Rules | None) -> Rules:
+    """Return rules, read if a file is named; the shipped ones where nothing is given."""
+    return read_rules(given) if isinstance(given, str | Path) else given or default_rules()
 
 
 def loaded(model: str | Path | Model | None) -> Model | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from pydantic import ConfigDict, StrictBool, TypeAdapter
@@ -19,7 +18,7 @@ from regweave.io.labels import in_numbering, real_names
 from regweave.io.modality import Stated, in_hounsfield, with_modality
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
-from regweave.options import option, refuse_unknown
+from regweave.options import option
 from regweave.spatial.intensity import default_window
 from regweave.threads import side_by_side
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Modality, Volume
@@ -38,27 +37,6 @@ ImageLike: TypeAlias = (
 """A file, a folder with one image, an (array, RAS affine) tuple, or an image of SimpleITK, nibabel, ANTsPy, TorchIO or
 MONAI."""
 MOST_SHOWN = 12  # structures of a label map that a message lists
-
-
-class ReadingWords(TypedDict, total=False):
-    """Keyword arguments: the fields of `Reading` that users set."""
-
-    nifti_frame: NiftiFrame
-    nonfinite: NonFinite
-    label_names: str | Path | Mapping[int, str] | None
-    classes: tuple[int, ...] | None
-    fixed_modality: Stated
-    moving_modality: Stated
-    follow_links: bool
-    fixed_series: str | None
-    moving_series: str | None
-
-
-def reading_of(words: Mapping[str, Any], function: Any) -> Reading:
-    """Return the rules that a public function is given by keyword."""
-    known = [*inspect.signature(function).parameters, *ReadingWords.__annotations__]
-    refuse_unknown(function.__name__, dict(words), known)
-    return Reading(**words)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,6 @@ from regweave.io.disk.records import this_program
 from regweave.measures.deformation import regularity
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.scores import PairScore
-from regweave.measures.verdict import default_rules, read_rules
 from regweave.options import called
 from regweave.progress import OnProgress, ProgressReporter, RegistrationBar
 from regweave.registration import devices
@@ -27,7 +26,7 @@ from regweave.registration.initial import STRUCTURES
 from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out
 from regweave.registration.structure_start import started_from_structures
 from regweave.run.images import OutputImages
-from regweave.run.job import POINTS, Job, loaded, settings_of, start_of
+from regweave.run.job import POINTS, Job, loaded, rules_of, settings_of, start_of
 from regweave.run.measurements import NodeRecorder, inverse_measures, residual_inside, score_of, warn_of_doubts
 from regweave.run.memory import Cache, allowed_threads, forecast, no_cache, peak_memory_mb
 from regweave.run.read import Inputs, as_stored, read_inputs
@@ -67,8 +66,7 @@ def register(job: Job) -> Result:
 
 def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = True) -> Result:
     """Run a job; ``keep_view`` keeps what a page shows beyond the result: deciding metric and confidence of nodes."""
-    rules = read_rules(job.rules) if isinstance(job.rules, str | Path) else job.rules or default_rules()
-    landmarks = None
+    rules, landmarks = rules_of(job.rules), None
     if any(given is not None for given in (job.fixed_points, job.moving_points, job.guide_points)):
         landmarks = LandmarkPairs.read(job.fixed_points, job.moving_points)
         require_accuracy(job.guide_points)

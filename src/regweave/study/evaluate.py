@@ -1,10 +1,13 @@
 """Evaluation: every method on every pair, per structure, with paired comparisons by patient."""
 
+from __future__ import annotations
+
+import inspect
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Unpack
+from typing import Any
 
 from regweave import notices
 from regweave.config.presets import choose_settings
@@ -19,10 +22,12 @@ from regweave.jobs.runner import PairNumbers, Runner
 from regweave.jobs.store import Outcome, worker_count
 from regweave.jobs.table import PairFiles, Pairs, check_leak, in_one_numbering, pairs_on_disk
 from regweave.jobs.workers import place
-from regweave.measures.verdict import Rules, default_rules, read_rules
+from regweave.measures.verdict import Rules
 from regweave.model.model import Model
+from regweave.options import called, described, option
 from regweave.progress import OnBatchProgress
-from regweave.run.read import Reading, ReadingWords, reading_of
+from regweave.run.job import rules_of
+from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.study.comparison import (
     REFERENCE,
@@ -37,85 +42,97 @@ from regweave.study.comparison import (
 STORE = "tasks"
 
 
-def evaluate(
-    pairs: Pairs,
-    output: str | Path | None = None,
-    *,
-    models: Sequence[str | Path | Model] = (),
-    baselines: bool = False,
-    preset: str | None = None,
-    config: str | Path | Settings | None = None,
-    train_pairs: Pairs | None = None,
-    workers: int | None = None,
-    scheduler: str | Cluster | None = None,
-    device: str | None = None,
-    resume: bool = False,
-    allow_leak: bool = False,
-    withhold: Sequence[int] | None = None,
-    rules: str | Path | Rules | None = None,
-    on_progress: OnBatchProgress | None = None,
-    **reading: Unpack[ReadingWords],
-) -> Evaluation:
-    """Register every pair of a list with every method and write what came out.
+@dataclass(frozen=True, kw_only=True)
+class EvaluateJob(Reading):
+    """An evaluation as it is asked for."""
 
-    Parameters
-    ----------
-    pairs : path, table, or sequence
-        Pairs with both label maps: a CSV file, a pandas table, rows by column, or tuples of fixed image, moving image,
-        fixed labels and moving labels, as files or in memory.
-    output : path, optional
-        Folder for results.csv, results.json and summary.md; finished registrations are kept in it as they come. Without
-        it nothing is left on disk.
-    models : sequence of paths, names or Models
-        Models to evaluate, each with the settings stored in it.
-    baselines : bool
-        Also evaluate the uniform mix and each member of the bank alone.
-    preset, config : optional
-        Settings of the baselines; by default those of the first model, or the default preset.
-    train_pairs : as ``pairs``, optional
-        Pairs on which each baseline's smoothness is tuned.
-    workers, scheduler : optional
-        Processes of this machine, or a Dask scheduler; see `regweave.jobs.store.run_tasks`.
-    device : str, optional
-        What computes, as in `regweave.register`; ``cuda:0,1`` deals the processes out to several GPUs.
-    resume : bool
-        Continue in a folder that an earlier call left.
-    allow_leak : bool
-        Evaluate on patients that were trained on; the summary has a note.
-    withhold : sequence of ints, optional
-        Structures that no model has learned, scored apart from the others: the gain without labels.
-    rules : path or Rules, optional
-        Acceptance criteria of the verdicts; by default the shipped ones.
-    on_progress : callable, optional
-        Called after every registration.
-    **reading
-        How files are read: ``label_names``, ``classes``, ``nifti_frame``, …, as in `regweave.register`.
+    pairs: Pairs = field(kw_only=False, metadata=described(
+        "List of pairs with both label maps. A CSV file, a pandas table, rows by column, or tuples of fixed image, "
+        "moving image, fixed labels and moving labels, as files or in memory.", typed=Path, metavar="PAIRS.csv",
+    ))  # fmt: skip
+    output: str | Path | None = field(kw_only=False, default=None, metadata=described(
+        "Folder for the results. These are results.csv, results.json and summary.md; finished registrations are kept "
+        "in it as they come. Without it nothing is left on disk.", typed=Path, metavar="FOLDER",
+        flags=("--output", "-o"), absent=inspect.Parameter.empty,
+    ))  # fmt: skip
+    models: Sequence[str | Path | Model] = option(
+        (), "Models to evaluate, each with the settings stored in it. On the command line a file or a shipped name, "
+        "repeated for several.", panel="Method", typed=list[Path], metavar="MODEL", flags=("--model",),
+        complete="model", absent=None,
+    )  # fmt: skip
+    baselines: bool = option(
+        False, "Also evaluate the uniform mix and each member of the bank alone.", panel="Method",
+        flags=("--baselines",),
+    )  # fmt: skip
+    train_pairs: Pairs | None = option(
+        None, "Pairs on which the smoothness of each baseline is tuned.", panel="Input", typed=Path | None,
+        metavar="TRAIN.csv",
+    )  # fmt: skip
+    preset: str | None = option(
+        None, "Settings of the baselines by name. By default those of the first model, or the default preset.",
+        panel="Method", metavar="NAME", complete="preset",
+    )  # fmt: skip
+    config: str | Path | Settings | None = option(
+        None, "Settings of the baselines, TOML. In Python also `Settings`.", panel="Method", typed=Path | None,
+        metavar="FILE",
+    )  # fmt: skip
+    classes: tuple[int, ...] | None = option(
+        None, "Structures that count, label values with commas; others are background. By default all.",
+        panel="Input", typed=str | None, metavar="1,2,7",
+    )  # fmt: skip
+    withhold: Sequence[int] | None = option(
+        None, "Structures that no model has learned, scored apart from the others. Their gain is that without labels.",
+        panel="Input", typed=str | None, metavar="3,4",
+    )  # fmt: skip
+    workers: int | None = option(
+        None, "Processes, each with one thread; by default all cores.", panel="Machine", metavar="N"
+    )
+    scheduler: str | Cluster | None = option(None, "Dask scheduler whose workers are used.", typed=None)
+    device: str | None = option(
+        None, "Compute device: cpu, cuda, cuda:N,M for several GPUs, or auto. By default cpu.", panel="Machine",
+        metavar="NAME",
+    )  # fmt: skip
+    resume: bool = option(False, "Continue an evaluation that was interrupted.", flags=("--resume",))
+    allow_leak: bool = option(
+        False, "Evaluate on patients that were trained on; the summary has a note.", panel="Method",
+        flags=("--allow-leak",),
+    )  # fmt: skip
+    rules: str | Path | Rules | None = option(
+        None, "Rules for pass, look and fail, TOML. By default the shipped ones; `regweave rules` prints them.",
+        panel="Method", typed=Path | None, metavar="FILE",
+    )  # fmt: skip
+    on_progress: OnBatchProgress | None = option(
+        None, "Function that gets a `BatchProgress` after every registration.", typed=None
+    )
+
+
+@called(EvaluateJob)
+def evaluate(job: EvaluateJob) -> Evaluation:
+    """Register every pair of a list with every method and write what came out.
 
     Returns
     -------
     Evaluation
     """
-    stated = reading_of(reading, evaluate)
-    worker_count(workers, scheduler)
-    placement = place(device, scheduler)
-    if train_pairs is not None and not baselines:
+    worker_count(job.workers, job.scheduler)
+    placement = place(job.device, job.scheduler)
+    if job.train_pairs is not None and not job.baselines:
         raise UsageError("E192", "--train-pairs is given without --baselines, which it would tune", "add --baselines")
-    withheld = tuple(withhold or ())
-    judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules or default_rules()
+    withheld, judged_by = tuple(job.withhold or ()), rules_of(job.rules)
     with TemporaryDirectory(prefix="regweave-") as name:
         memory = Path(name)
-        folder = memory / "evaluation" if output is None else Path(output)
-        listed = pairs_on_disk(pairs, memory / "images")
-        training = [] if train_pairs is None else pairs_on_disk(train_pairs, memory / "images")
-        rule = in_one_numbering(stated, [*listed, *training])
-        named = model_methods(_on_disk(models, memory))
+        folder = memory / "evaluation" if job.output is None else Path(job.output)
+        listed = pairs_on_disk(job.pairs, memory / "images")
+        training = [] if job.train_pairs is None else pairs_on_disk(job.train_pairs, memory / "images")
+        rule = in_one_numbering(job.reading, [*listed, *training])
+        named = model_methods(_on_disk(job.models, memory))
         _check_withheld(withheld, named, rule.classes)
-        leaked = _leaked(listed, training, [model for _, model in named], allow_leak)
-        require_cluster(scheduler)
-        methods = _methods(named, listed, rule, preset, config, baselines=baselines, tuned=bool(training))
+        leaked = _leaked(listed, training, [model for _, model in named], job.allow_leak)
+        require_cluster(job.scheduler)
+        methods = _methods(job, named, listed, rule, tuned=bool(training))
         with (
-            working_folder(folder, STORE, "an evaluation", resume=resume),
-            Runner(rule, workers, scheduler, folder / STORE, on_progress, placement) as run,
+            working_folder(folder, STORE, "an evaluation", resume=job.resume),
+            Runner(rule, job.workers, job.scheduler, folder / STORE, job.on_progress, placement) as run,
         ):
             if training:
                 methods = tune(methods, training, lambda plan: _kept(run(plan, dice_only=True), withheld))
@@ -131,7 +148,7 @@ def evaluate(
                         verdict=verdict_of(outcome.error, scores, judged_by),
                     ))  # fmt: skip
             found = Evaluation(
-                notes=_notes(methods, leaked, rule.classes, withheld, baselines=baselines, tuned=bool(training)),
+                notes=_notes(methods, leaked, rule.classes, withheld, baselines=job.baselines, tuned=bool(training)),
                 pairs=tuple(PairInputs(id=p.id, group=p.group, inputs_sha256=run.hashes(p)) for p in listed),
                 methods=tuple(MethodRecord(**method.describe()) for method in methods),
                 reference=next((m for m in methods if m.name == REFERENCE), methods[0]).name,
@@ -156,23 +173,21 @@ def _on_disk(models: Sequence[str | Path | Model], folder: Path) -> list[Path]:
 
 
 def _methods(
+    job: EvaluateJob,
     named: Sequence[tuple[Method, Model]],
     pairs: Sequence[PairFiles],
     reading: Reading,
-    preset: str | None,
-    config: str | Path | Settings | None,
     *,
-    baselines: bool,
     tuned: bool,
 ) -> list[Method]:
-    if named and preset is None and config is None:
+    if named and job.preset is None and job.config is None:
         base = named[0][0].settings
     else:
-        base = choose_settings(preset or "default", config, None, None)
+        base = choose_settings(job.preset or "default", job.config, None, None)
     methods = [] if named else [Method(f"preset:{base.name}", base)]
-    if baselines and not tuned:
+    if job.baselines and not tuned:
         methods = []  # the preset is the uniform mix
-    if baselines:
+    if job.baselines:
         methods += baseline_methods(base, bank_of_list(base, pairs, reading))
     return [*methods, *(method for method, _ in named)]
 

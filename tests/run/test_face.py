@@ -91,7 +91,7 @@ def test_functions_have_the_words_of_the_command(function, command):
         "wait_for_workers", "pairs",
     }  # fmt: skip
     renamed = {"metric": "metrics", "c": "C", "model": "model" if function is not rw.evaluate else "models"}
-    renamed |= {"no_gate": "gate", "predictor_option": "predictor_options"}
+    renamed |= {"no_gate": "gate", "predictor_option": "predictor_options", "guide_names": "guide"}
     arguments = set(inspect.signature(function).parameters)
     only_there |= {"pages"} if function is rw.evaluate else set()
     # One word of the command stands for two, one for each image.

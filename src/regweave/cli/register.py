@@ -9,7 +9,15 @@ import typer
 from rich.console import Console
 
 from regweave.cli.app import command_line, examples, words
-from regweave.cli.options import JsonOption, QuietOption, StrictOption, from_fields, input_option, job_table
+from regweave.cli.options import (
+    JsonOption,
+    QuietOption,
+    StrictOption,
+    from_fields,
+    input_option,
+    job_table,
+    method_option,
+)
 from regweave.cli.tables import end_by_verdict, overlap_table, verdict_lines
 from regweave.errors import UsageError
 from regweave.io import prepare_output
@@ -49,6 +57,10 @@ def register(
         list[str] | None,
         input_option(help="DICOM series of FIXED, then MOVING, by hash.", metavar="HASH"),
     ] = None,
+    guide_names: Annotated[
+        str | None,
+        method_option(help="Structures that guide, with commas: liver,spleen=0.5.", metavar="NAMES"),
+    ] = None,
     strict: StrictOption = False,
     write: Annotated[
         str | None,
@@ -61,6 +73,7 @@ def register(
     named = None if write is None else parse_outputs(write)
     first, second = series_by_place(series or (), job.fixed)
     job = replace(job, fixed_series=first, moving_series=second, **job_table(job.config))
+    job = job if guide_names is None else replace(job, guide=guide_names)
     if again is not None:
         _refuse_beside_from(job)
         rules = job.rules or load(again).rules
@@ -102,7 +115,7 @@ def print_result(result: Result, output: Path, *, page: bool) -> None:
     """Print the numbers of a result and where its files are."""
     console = Console(markup=False)  # names of folders may hold brackets
     if result.score.structures:
-        console.print(overlap_table(result.score, plain=not console.is_terminal))
+        console.print(overlap_table(result.score, plain=not console.is_terminal, guided=result.guided))
     run = result.provenance
     if run.classes_from == "predicted":
         console.print("classes     predicted from the moving image")
@@ -113,6 +126,10 @@ def print_result(result: Result, output: Path, *, page: bool) -> None:
         console.print(f"model       {terminal_safe(run.model.words())}{reason}", soft_wrap=True)
     if run.structures is not None:
         console.print(f"structures  {terminal_safe(run.structures.words())}", soft_wrap=True)
+    if run.guides is not None:
+        console.print(f"guides      {run.guides.words()}: their Dice proves nothing")
+        for name, reason in run.guides.left_out.items():
+            console.print(f"no guide    {terminal_safe(name)}: {terminal_safe(reason)}", soft_wrap=True)
     if result.landmarks is not None:
         console.print(f"landmarks   {result.landmarks.words()}")
     console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")

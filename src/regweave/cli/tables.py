@@ -4,7 +4,7 @@ import math
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 
 import typer
@@ -34,10 +34,11 @@ NOTES = {
 MOST_LINES = 10  # structures that the terminal lists; all of them are in `result.json`
 
 
-def overlap_table(score: PairScore, *, plain: bool) -> Table:
+def overlap_table(score: PairScore, *, plain: bool, guided: Collection[int] = ()) -> Table:
     """Lay out the mean Dice overlap, then that of the structures, the worst first; ``plain`` draws no lines.
 
-    A structure that is not in both label maps has no Dice; the table shows its state instead and lists it last.
+    A structure that is not in both label maps has no Dice; the table shows its state instead and lists it last. Those
+    that ``guided`` the registration come after the others, with a mean of their own.
     """
     table = Table(title="Dice overlap", box=None if plain else box.SIMPLE_HEAD, title_justify="left")
     table.add_column("structure", no_wrap=True)
@@ -49,16 +50,20 @@ def overlap_table(score: PairScore, *, plain: bool) -> Table:
     def shown(values: Iterable[float]) -> list[str]:
         return [none if math.isnan(value) else f"{value:.3f}" for value in values]
 
-    if score.counted:
-        table.add_row("mean", *shown(score.means().values()), "")
-    ordered = sorted(score.structures, key=lambda s: (not s.counted, s.dice_after if s.counted else s.label))
-    for s in ordered[:MOST_LINES]:
-        name = Text(short(s.name, LONGEST_IN_TEXT))
-        state = "" if s.state == "scored" else NOTES[s.state]
-        dice = shown((s.dice_before, s.dice_start, s.dice_after))
-        table.add_row(name, *dice, Text(state, "red" if s.counted else "dim"))
-    if len(ordered) > MOST_LINES:
-        table.add_row(Text(f"{len(ordered) - MOST_LINES} more in result.json", "dim"), "", "", "", "")
+    for mean, part in (
+        ("mean", score.among(guided, inside=False)),
+        ("mean of guides", score.among(guided, inside=True)),
+    ):
+        if part.counted:
+            table.add_row(mean, *shown(part.means().values()), "")
+        ordered = sorted(part.structures, key=lambda s: (not s.counted, s.dice_after if s.counted else s.label))
+        for s in ordered[:MOST_LINES]:
+            name = Text(short(s.name, LONGEST_IN_TEXT))
+            state = ("guide" if s.label in guided else "") if s.state == "scored" else NOTES[s.state]
+            dice = shown((s.dice_before, s.dice_start, s.dice_after))
+            table.add_row(name, *dice, Text(state, "red" if s.counted and s.state != "scored" else "dim"))
+        if len(ordered) > MOST_LINES:
+            table.add_row(Text(f"{len(ordered) - MOST_LINES} more in result.json", "dim"), "", "", "", "")
     return table
 
 

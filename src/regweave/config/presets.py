@@ -92,13 +92,13 @@ def with_refinement_of_preset(settings: Settings) -> Settings:
     return settings.model_copy(update={"refine": settings.refine.model_copy(update=smoothness)})
 
 
-def metric_weights(given: Metrics | None) -> dict[str, float] | None:
-    """Return weights by name; a name without a weight counts one.
+def metric_weights(given: Metrics | None, code: str = "E188", what: str = "metric") -> dict[str, float] | None:
+    """Return weights by name, of metrics or of something else; a name without a weight counts one.
 
     Raises
     ------
     UsageError
-        E188 for what is no weight, or a name given twice.
+        E188, or another code, for what is no weight, or a name given twice.
 
     Examples
     --------
@@ -118,9 +118,9 @@ def metric_weights(given: Metrics | None) -> dict[str, float] | None:
         try:
             number = float(weight)
         except (TypeError, ValueError) as error:
-            raise UsageError("E188", f"metric {name!r}: {weight!r} is not a number", "write NAME=0.5") from error
+            raise UsageError(code, f"{what} {name!r}: {weight!r} is not a number", "write NAME=0.5") from error
         if name in found:
-            raise UsageError("E188", f"the metric {name!r} is given twice", "give each name once")
+            raise UsageError(code, f"the {what} {name!r} is given twice", "give each name once")
         found[name] = number
     return found
 

@@ -40,6 +40,7 @@ from regweave.model.model import Model
 from regweave.options import called, described, option
 from regweave.progress import OnBatchProgress
 from regweave.registration.initial import METHODS
+from regweave.run.guides import asked_guides, require_labels
 from regweave.run.images import FILES as OUTPUTS
 from regweave.run.images import check_outputs
 from regweave.run.job import Method, rules_of
@@ -50,7 +51,7 @@ from regweave.run.result import Result, load
 LABELS = ("fixed_labels", "moving_labels")
 COMPANIONS = (*LABELS, *MASKS)
 COLUMNS = TableColumns(
-    ("id", *IMAGES), (*COMPANIONS, "model", "preset", "init", "group"), (*IMAGES, *COMPANIONS),
+    ("id", *IMAGES), (*COMPANIONS, "model", "preset", "init", "guide", "group"), (*IMAGES, *COMPANIONS),
     "each line names a pair and its two images",
 )  # fmt: skip
 STORE = "tasks"
@@ -174,8 +175,8 @@ class BatchJob(Method):
 
     table: Table = field(kw_only=False, metadata=described(
         "List of pairs. Its columns are ``id``, ``fixed``, ``moving``, and if wanted ``fixed_labels``, "
-        "``moving_labels``, ``fixed_mask``, ``moving_mask``, ``model``, ``preset`` and ``init``, each of which may be "
-        "empty in a row. Paths are relative to the CSV file, or to the present folder.",
+        "``moving_labels``, ``fixed_mask``, ``moving_mask``, ``model``, ``preset``, ``init`` and ``guide`` (all, no or "
+        "names), each of which may be empty in a row. Paths are relative to the CSV file, or to the present folder.",
         typed=Path, metavar="PAIRS.csv",
     ))  # fmt: skip
     output: str | Path = field(kw_only=False, metadata=described(
@@ -257,7 +258,9 @@ def _task(
     if row["id"].lower() in RESERVED:
         message = f"{table.name} is not a usable list of pairs: the id {row['id']!r} is the name of an output"
         raise RegweaveError("E132", message, f"give it another id than {', '.join(RESERVED)}")
-    words = {**common, **{name: row.get(name) or common[name] for name in ("model", "preset", "init")}}
+    words = {**common, **{name: row.get(name) or common[name] for name in ("model", "preset", "init", "guide")}}
+    asked = asked_guides(words["guide"], only=words["guide_only"])
+    require_labels(asked, *(row.get(name) for name in LABELS))
     if words["preset"] is not None and words["config"] is not None:
         raise UsageError("E189", f"{row['id']}: a preset and a file of settings are both given", "give one of them")
     if words["preset"] is not None:

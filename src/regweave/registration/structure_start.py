@@ -39,13 +39,15 @@ class Landmarks:
 def started_from_structures(pair: ImagePair) -> ImagePair:
     """Return the pair with an affine start and a deformable one that lay its structures on each other.
 
-    The maps of the moving labels count where there are any. Warns W210, where fewer than two structures are found in
-    both images, or the affine fit changes the volume too much; the pair is returned as it was.
+    Guides come first, then maps of the moving labels, then those of the image. Warns W210, where fewer than two
+    structures are found in both images, or the affine fit changes the volume too much; the pair is returned as it was.
     """
-    assert pair.fixed.maps is not None
-    shown = pair.moving.label_maps or pair.moving.maps
+    fixed_maps, shown = pair.fixed.maps, pair.moving.label_maps or pair.moving.maps
+    if pair.guides is not None:
+        fixed_maps, shown = pair.guides.fixed, pair.guides.moving
+    assert fixed_maps is not None
     assert shown is not None
-    here, there = landmarks_of(pair.fixed.maps), landmarks_of(shown)
+    here, there = landmarks_of(fixed_maps), landmarks_of(shown)
     both = here.found & there.found
     if both.sum() < LEAST_STRUCTURES:
         notices.warn(

@@ -19,6 +19,7 @@ from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.propagation import ClinicSection
 from regweave.measures.scores import STATES, StructureScore
 from regweave.measures.verdict import DOUBTFUL, Rules, in_words
+from regweave.registration.guides import COARSE, FINE
 from regweave.report.charts import HALF, STYLE, line_chart
 from regweave.report.contours import STRUCTURE_SET
 from regweave.report.page import asset, render
@@ -156,7 +157,7 @@ def record_context(record: Result, drawn: Sequence[Mapping[str, Any]]) -> dict[s
         for bank, found in run.settings.banks.items()
         for member in found
         if bank == run.modality.bank
-    }
+    } | {member.name: member.stage for member in (COARSE, FINE)}
     gaps = [100 * s.gap for s in record.steps if not math.isnan(s.gap)]
     reasons = {reason.text for reason in verdict.reasons}
     warnings = sorted(dict.fromkeys(record.warnings), key=lambda text: not text.startswith(GRAVE))
@@ -169,8 +170,12 @@ def record_context(record: Result, drawn: Sequence[Mapping[str, Any]]) -> dict[s
         "verdict": verdict,
         "warnings": [words for text in warnings if (words := in_words(text)) not in reasons],
         "score": score,
-        "means": score.means(),
-        "structures": sorted(((item, measured.get(item["label"])) for item in drawn), key=_worst_first),
+        "means": record.mean_dice,
+        "guided_means": record.guided_score.means() if record.guided else {},
+        "structures": sorted(
+            ((item, measured.get(item["label"])) for item in drawn),
+            key=lambda row: (row[0]["label"] in record.guided, _worst_first(row)),
+        ),
         "states": STATES,
         # A review grades every structure of a new set, else those that the viewer draws, else the whole.
         "graded": carried or drawn or [WHOLE],

@@ -22,6 +22,7 @@ from regweave.model.model import Model
 from regweave.options import described, option
 from regweave.progress import OnProgress
 from regweave.registration import devices
+from regweave.run.guides import Guide, asked_guides, require_labels
 from regweave.run.read import ImageLike, Reading
 from regweave.run.record import MEMORY, ModelUse, StartRecord
 from regweave.run.result import load
@@ -79,6 +80,17 @@ class Method(Reading):
         False, "Choose the weights by the model's class predictor even where moving labels are given; these are then "
         "warped and scored only.", table=True,
     )  # fmt: skip
+    guide: Guide = option(
+        False, "Let structures of both label maps guide. Names choose some of them, a mapping weighs them: 1 is "
+        "the usual weight. Structures that one image lacks or cuts do not guide.", panel="Method", typed=bool,
+        flags=("--guide",),
+    )  # fmt: skip
+    guide_only: bool = option(
+        False, "Let these structures alone guide, not the images.", panel="Method", flags=("--guide-only",)
+    )
+    guide_anyway: bool = option(
+        False, "Guide by structures whose names seem exchanged, too.", panel="Method", flags=("--guide-anyway",)
+    )
     rules: str | Path | Rules | None = option(
         None, "Rules for pass, look and fail, TOML. By default the shipped ones; `regweave rules` prints them.",
         panel="Method", typed=Path | None, metavar="FILE",
@@ -87,6 +99,11 @@ class Method(Reading):
         None, "Compute device: cpu, cuda, cuda:N or auto. By default cpu; auto takes a GPU where there is one.",
         panel="Method", metavar="NAME",
     )  # fmt: skip
+
+    @property
+    def guided_by(self) -> dict[str, float] | None:
+        """Weights of the structures that are to guide, by name; empty for all of them, None for no guides."""
+        return asked_guides(self.guide, only=self.guide_only)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +124,11 @@ class Job(Method):
         "predictor segments the image, if it has one.", panel="Input", typed=Path | None, metavar="FILE",
     )  # fmt: skip
     fixed_labels: ImageLike | None = option(
-        None, "Segmentation of the fixed image, for Dice.", panel="Input", typed=Path | None, metavar="FILE"
+        None,
+        "Segmentation of the fixed image, for Dice and to guide.",
+        panel="Input",
+        typed=Path | None,
+        metavar="FILE",
     )
     fixed_mask: ImageLike | None = option(
         None, "Region of the fixed image that counts. A label map on the grid of its image; 0 is outside, such as a "
@@ -152,9 +173,10 @@ def start_of(job: Method, settings: Settings, model: Model | None) -> Any:
         raise UsageError("E192", f"unknown transform {job.transform!r}", f"use {', '.join(get_args(TransformKind))}")
     if job.transform == "deformable":
         start = settings.initial if job.init is None else job.init
-        require_start(start, model)
+        require_start(start, model, guided=job.guided_by is not None)
         return start
     beside = [name for name in ("init", "model", "metrics", "guide_points") if getattr(job, name, None) is not None]
+    beside += ["guide"] if job.guided_by is not None else []
     if beside:
         message = f"transform {job.transform} and {' and '.join(beside)} are both given"
         raise UsageError("E189", message, "a linear fit uses the images alone: leave one of them out")
@@ -186,6 +208,8 @@ def check_method(job: Method) -> None:
     """Check what needs no image, before any file is read and any folder is made."""
     model = loaded(job.model)
     start_of(job, settings_of(job, model), model)
+    if isinstance(job, Job):
+        require_labels(job.guided_by, job.fixed_labels, job.moving_labels)
     devices.get(job.device)
 
 
@@ -238,5 +262,8 @@ def recorded_call(record: str | Path, **files: Any) -> dict[str, Any]:
         "transform": run.call.transform,
         "predict_classes": run.call.predict_classes,
         "guide_points": run.call.guide_points,
+        "guide": run.call.guide,
+        "guide_only": run.call.guide_only,
+        "guide_anyway": run.call.guide_anyway,
         "device": run.device,
     }

@@ -105,7 +105,28 @@ class Call(RecordPart):
     transform: Literal["rigid", "affine", "deformable"] = Field(
         default="deformable", exclude_if=lambda given: given == "deformable"
     )
+    guide: StrictBool | dict[str, Number] = Field(default=False, exclude_if=lambda given: given is False)
+    guide_only: StrictBool = Field(default=False, exclude_if=lambda given: not given)
+    guide_anyway: StrictBool = Field(default=False, exclude_if=lambda given: not given)
     reading: Annotated[Reading, PlainSerializer(Reading.to_json)]
+
+
+class GuidesRecord(RecordPart):
+    """Structures that guided, with their weights by label, and those that did not, with the reason by name.
+
+    ``levels`` states whether they guided the discrete levels and the start too, ``only`` whether nothing else did.
+    """
+
+    weights: dict[int, Number]
+    names: dict[int, Text]
+    left_out: dict[Text, Text]
+    levels: StrictBool
+    only: StrictBool
+
+    def words(self) -> str:
+        """Return how many structures guided, and where."""
+        what = f"{len(self.weights)} structure{'s' if len(self.weights) > 1 else ''}"
+        return what + (", contours alone" if self.only else ", from the start on" if self.levels else "")
 
 
 class RecordedMember(RecordPart):
@@ -138,6 +159,8 @@ class Provenance(RecordPart):
     model: ModelUse | None
     modality: Modalities
     structures: StructuresRecord | None
+    # structures that guided
+    guides: GuidesRecord | None = Field(default=None, exclude_if=lambda given: given is None)
     call: Call  # other arguments of the call
     device: Text = "cpu"
     command: tuple[Text, ...] = ()  # command line, if any
@@ -160,7 +183,8 @@ class Provenance(RecordPart):
     def headline(self) -> str:
         """Return modalities, start, model and match of the structures in one line."""
         shown = [self.modality.words(), f"start {self.start.words()}", model_words(self.model)]
-        return " · ".join(shown if self.structures is None else [*shown, f"structures by {self.structures.matched_by}"])
+        shown += [] if self.structures is None else [f"structures by {self.structures.matched_by}"]
+        return " · ".join(shown if self.guides is None else [*shown, f"guided by {self.guides.words()}"])
 
 
 def model_words(model: ModelUse | None) -> str:

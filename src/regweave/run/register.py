@@ -25,12 +25,22 @@ from regweave.registration.devices import Device
 from regweave.registration.initial import STRUCTURES
 from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out
 from regweave.registration.structure_start import started_from_structures
+from regweave.run.guides import guiding, require_labels
 from regweave.run.images import OutputImages
 from regweave.run.job import POINTS, Job, loaded, rules_of, settings_of, start_of
 from regweave.run.measurements import NodeRecorder, inverse_measures, residual_inside, score_of, warn_of_doubts
 from regweave.run.memory import Cache, allowed_threads, forecast, no_cache, peak_memory_mb
 from regweave.run.read import Inputs, as_stored, read_inputs
-from regweave.run.record import Call, InputFile, Modalities, Provenance, model_record, start_record, structures_record
+from regweave.run.record import (
+    Call,
+    GuidesRecord,
+    InputFile,
+    Modalities,
+    Provenance,
+    model_record,
+    start_record,
+    structures_record,
+)
 from regweave.run.resolve import ClassesFrom, Recipe, doubt_volumes, with_stated
 from regweave.run.result import Result
 from regweave.run.start import point_guides, require_accuracy, start_pair, used_start
@@ -133,6 +143,7 @@ class Prepared:
     start: Any  # initial alignment that was asked for, the method that was used, and why it is another one
     used: str
     reason: str
+    guides: GuidesRecord | None  # structures that guide
     device: Device  # what computes the levels and the refinement
     key: Hashable  # names images, labels and start, for caches
 
@@ -150,6 +161,8 @@ def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable 
     model, device = loaded(job.model), devices.get(job.device)
     settings = settings_of(job, model)
     start = start_of(job, settings, model)
+    asked = job.guided_by
+    require_labels(asked, job.fixed_labels, job.moving_labels)
     job = with_stated(job, settings, model)
     with report.stage("read"):
         key: Hashable = (content, json.dumps(job.to_json(), sort_keys=True))
@@ -177,19 +190,27 @@ def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable 
         if not job.predict_classes:
             doubt_volumes(seen, recipe)
         by_images = pair
+        guided = None
+        if asked is not None:
+            guided = guiding(pair, recipe, asked, only=job.guide_only, anyway=job.guide_anyway)
+            seen = replace(seen, guides=guided.guides)
         with notices.collected() as warned_later:
             if isinstance(start, str) and start == STRUCTURES:
                 maps = recipe.attach_structure_maps
-                found = cache(("structures", key), lambda: started_from_structures(maps(seen, always=True)))
+                shown = seen if guided is not None else maps(seen, always=True)
+                found = cache(("structures", key), lambda: started_from_structures(shown))
                 pair = replace(pair, initial=found.initial, initial_field=found.initial_field)
                 seen = replace(seen, initial=found.initial, initial_field=found.initial_field)
         used, reason = used_start(start, by_images, warned, warned_later)
     if job.device == "auto":  # the images decide too
         device = devices.best_for(pair, recipe.schedule)
     recipe = recipe.drop_label_members(classes_from)
+    if guided is not None:
+        recipe = recipe.guided(levels=guided.record.levels, only=guided.record.only)
     if not alone:
         warn_if_left_out(recipe.schedule, recipe.weights, recipe.settings.refine)
-    return Prepared(job, settings, recipe, data, pair, seen, classes_from, start, used, reason, device, key)
+    guides = None if guided is None else guided.record
+    return Prepared(job, settings, recipe, data, pair, seen, classes_from, start, used, reason, guides, device, key)
 
 
 def with_points(data: Inputs, job: Job, landmarks: LandmarkPairs) -> Inputs:
@@ -261,11 +282,15 @@ def provenance_of(ready: Prepared, model: Any, threads: int) -> Provenance:
         model=model_record(model, recipe.model, recipe.model_use(ready.classes_from, ready.used)),
         modality=Modalities(fixed=str(fixed), moving=str(moving), bank=recipe.bank),
         structures=structures_record(recipe.match, data.moving_labels),
+        guides=ready.guides,
         call=Call(
             metrics=metric_weights(job.metrics),
             predict_classes=job.predict_classes,
             guide_points=job.guide_points,
             transform=job.transform,
+            guide=job.guided_by or job.guided_by is not None,
+            guide_only=job.guide_only,
+            guide_anyway=job.guide_anyway,
             reading=job.reading,
         ),
         device=ready.device.name,

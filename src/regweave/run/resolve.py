@@ -22,6 +22,7 @@ from regweave.model import shipped_models
 from regweave.model.model import Model
 from regweave.predictors import Predictor
 from regweave.predictors.base import TrainedResolution, maps_from_labels
+from regweave.registration.guides import COARSE, FINE, SHARE
 from regweave.registration.initial import STRUCTURES
 from regweave.run.memory import check_memory
 from regweave.run.read import Inputs, Reading
@@ -168,6 +169,31 @@ class Recipe:
             return pair
         assert self.predictor is not None  # `resolve` has seen to it
         return with_structure_maps(pair, self.predictor)
+
+    def guided(self, *, levels: bool, only: bool) -> Recipe:
+        """Return the recipe with members that compare guides: of the refinement, and of the levels where asked.
+
+        They get a share of the weight of their stage; the others keep their proportions. With ``only`` they are all.
+        """
+        if only:
+            schedule = self.schedule.with_bank((COARSE, FINE))
+            weights = WeightTable.constant({COARSE.name: 1, FINE.name: 1}, self.weights.pairwise)
+            return replace(self, schedule=schedule, weights=weights, coarse=None, blind=None)
+        added = [(COARSE, self.schedule.discrete)] if levels else []
+        added.append((FINE, self.schedule.continuous))
+
+        def with_guides(table: WeightTable) -> WeightTable:
+            rows = [
+                table.matrix[table.rows([m.name for m in bank])].sum(axis=0) * SHARE / (1 - SHARE) for _, bank in added
+            ]
+            names = (*table.members, *(member.name for member, _ in added))
+            found = replace(table, matrix=np.vstack([table.matrix, *rows]), members=names)
+            return replace(found, matrix=found.matrix * (table.matrix.sum(axis=0) / found.matrix.sum(axis=0)))
+
+        return replace(
+            self, schedule=self.schedule.with_bank((*self.schedule.bank, *(member for member, _ in added))),
+            weights=with_guides(self.weights), coarse=None if self.coarse is None else with_guides(self.coarse),
+        )  # fmt: skip
 
     def drop_label_members(self, classes_from: ClassesFrom) -> Recipe:
         """Take the weights for pairs without labels, or those without label-based members, where training says so."""

@@ -31,7 +31,7 @@ from regweave import extras
 from regweave.errors import RegweaveError
 from regweave.io import atomic_path, fill_value, prepare_output, read_image, read_labels, require_absent
 from regweave.io.disk.files import is_folder
-from regweave.io.disk.records import RESULT, Number, RecordPart, Text, Whole, checked, write_record
+from regweave.io.disk.records import RESULT, Number, RecordPart, Text, Whole, checked, plain, write_record
 from regweave.io.disk.text import read_json
 from regweave.measures.deformation import InverseError, Regularity, RoundTrip
 from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_landmarks
@@ -194,7 +194,7 @@ class Result(RecordPart):
         return {
             s.label: {
                 "name": s.name, "state": s.state, "before": s.dice_before, "start": s.dice_start,
-                "after": s.dice_after,
+                "after": s.dice_after, **({"guided": True} if s.label in self.guided else {}),
             }
             for s in self.score.structures
         }  # fmt: skip
@@ -202,8 +202,27 @@ class Result(RecordPart):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def mean_dice(self) -> dict[str, float]:
-        """Mean Dice ``before``, ``start`` and ``after`` over the same structures; empty where none counts."""
-        return self.score.means()
+        """Mean Dice ``before``, ``start`` and ``after`` over the same structures; empty where none counts.
+
+        Structures that guided are left out: their overlap proves nothing.
+        """
+        return self.judged_score.means()
+
+    @property
+    def guided(self) -> tuple[int, ...]:
+        """Labels that guided the registration."""
+        guides = self.provenance.guides
+        return () if guides is None else tuple(guides.weights)
+
+    @property
+    def judged_score(self) -> PairScore:
+        """Scores of the structures that did not guide."""
+        return self.score.among(self.guided, inside=False) if self.guided else self.score
+
+    @property
+    def guided_score(self) -> PairScore:
+        """Scores of the structures that guided."""
+        return self.score.among(self.guided, inside=True)
 
     def with_command(self, words: Sequence[str]) -> Result:
         """Return the result with the command line that made it in its provenance."""
@@ -241,8 +260,9 @@ class Result(RecordPart):
     @property
     def verdict(self) -> Verdict:
         """Pass, look or fail by the rules, with the reasons."""
+        score = self.with_surfaces() if NEEDS_SURFACES in self.rules.limits else self.score
         return judge(
-            self.with_surfaces() if NEEDS_SURFACES in self.rules.limits else self.score, self.rules,
+            score.among(self.guided, inside=False) if self.guided else score, self.rules,
             regularity=self.regularity, inverse_error=self.inverse_error, landmarks=self.landmarks,
             warnings=self.warnings, clinic=self.clinic,
         )  # fmt: skip
@@ -250,7 +270,8 @@ class Result(RecordPart):
     def summary(self) -> dict[str, Any]:
         """Return the content of ``result.json``; distances of surfaces are there once they are measured."""
         found = self.content()
-        return {name: found[name] for name in ("verdict", "rules", "dice", "mean_dice")} | found
+        guided = {"guided_mean_dice": plain(self.guided_score.means())} if self.guided else {}
+        return {name: found[name] for name in ("verdict", "rules", "dice", "mean_dice")} | guided | found
 
     def warp(self, image: Any, *, fill: float | None = None) -> Volume:
         """Bring another image of the moving space, such as a dose, onto the fixed grid; ``fill`` lies outside it."""

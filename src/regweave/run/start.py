@@ -24,13 +24,13 @@ from regweave.types import Field, ImagePair
 REJECTED = ("W210", "W216")  # warnings that a start was rejected
 
 
-def require_start(init: Any, model: Model | None) -> None:
-    """Refuse a start that is neither a method nor a file, or that needs a model: E187, before anything is read."""
+def require_start(init: Any, model: Model | None, *, guided: bool = False) -> None:
+    """Refuse a start that is neither a method nor a file, or that needs structures: E187, before anything is read."""
     if not isinstance(init, str | Path):
         return
-    if str(init) == STRUCTURES and predictor_of(model) is None:
-        message = f"the start '{STRUCTURES}' needs a model whose predictor segments images"
-        raise UsageError("E187", message, "give --model with a predictor, or --init affine")
+    if str(init) == STRUCTURES and predictor_of(model) is None and not guided:
+        message = f"the start '{STRUCTURES}' needs a model whose predictor segments images, or labels that guide"
+        raise UsageError("E187", message, "give --model with a predictor, --guide, or --init affine")
     _require_known(init)
 
 

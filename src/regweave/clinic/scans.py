@@ -46,12 +46,7 @@ def read_scans(
     series: tuple[str | None, str | None] = (None, None),
     allow_id_mismatch: bool = False,
 ) -> tuple[Series, Series, StructureSet]:
-    """Read plan, today's scan and the structures of the plan; ``series`` has the hashes of both series.
-
-    Raises E101 without a structure set, E146 if it was drawn on today's scan, E161 for several sets or series without a
-    choice, E162 for different patients. Warns with W231 if plan and today are one series, W232 if today's is the older
-    study, W233 if the folder of the plan holds several patients.
-    """
+    """Read plan, today's scan and the structures of the plan; ``series`` has the hashes of both series."""
     chosen = rtstruct if isinstance(rtstruct, StructureSet) else _rtstruct(plan, today, rtstruct)
     drawn_on = referenced_series(chosen) if isinstance(chosen, Path) else frozenset()
     planned_on = plan if isinstance(plan, Series) else _plan(plan, chosen, drawn_on, series[0], allow_id_mismatch)
@@ -143,11 +138,7 @@ class Scan:
 def prepare(
     plan: Series, today: Series, on_part: Callable[[str, float], None] = lambda _words, _share: None
 ) -> tuple[Scan, Scan]:
-    """Make the working copies of plan and today; ``on_part`` takes the next part and the share that is done.
-
-    Raises E147 for an empty scan. Warns with W236 if today's values are not Hounsfield units, W237 if the field of view
-    of a scan cuts the patient.
-    """
+    """Make the working copies of plan and today; ``on_part`` takes the next part and the share that is done."""
     mapped, seen = None, []
     for one, words in ((today, "today's scan"), (plan, "the plan")):
         _require_content(one.image, words)

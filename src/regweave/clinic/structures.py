@@ -33,20 +33,12 @@ MARGIN_NOTE = "re-derive from CTV"  # A planning target is a clinical target wit
 
 
 def is_outline(structure: Structure) -> bool:
-    """Whether a structure is the patient's outline, by its type or else its name.
-
-    >>> is_outline(Structure(1, "BODY")), is_outline(Structure(2, "body of mandible"))
-    (True, False)
-    """
+    """Whether a structure is the patient's outline, by its type or else its name."""
     return structure.kind == "EXTERNAL" or (not structure.kind and bool(OUTLINE.match(structure.name.strip())))
 
 
 def is_of_dose(structure: Structure) -> bool:
-    """Whether a structure was made from a dose, and so belongs to the plan rather than to the patient.
-
-    >>> [is_of_dose(Structure(1, name)) for name in ("Dose 5200[cGy]", "95% isodose", "GTV")]
-    [True, True, False]
-    """
+    """Whether a structure was made from a dose, and so belongs to the plan rather than to the patient."""
     return structure.kind in {"DOSE_REGION", "TREATED_VOLUME", "IRRAD_VOLUME"} or bool(
         DOSE.match(structure.name.strip())
     )

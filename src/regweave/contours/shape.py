@@ -106,11 +106,7 @@ def shape_of(structure: Structure, series: Series) -> Shape:
 
 
 def samples_per_pixel(extent_mm: tuple[float, float], spacing_mm: tuple[float, float]) -> int:
-    """Return how finely a structure is sampled: once a pixel where it is wide, more often the smaller it is.
-
-    >>> samples_per_pixel((300.0, 200.0), (1.0, 1.0)), samples_per_pixel((8.0, 6.0), (1.0, 1.0))
-    (1, 16)
-    """
+    """Return how finely a structure is sampled: once a pixel where it is wide, more often the smaller it is."""
     pixels = np.asarray(extent_mm) / spacing_mm
     if pixels.max() > WIDE_PIXELS:
         return 1

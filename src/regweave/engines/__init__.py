@@ -45,11 +45,7 @@ available, add = registry.available, registry.add
 
 
 def get(name: str) -> Engine:
-    """Return the engine of that name.
-
-    >>> get("trws").Options()
-    Options(max_iter=30, tol=0.0001)
-    """
+    """Return the engine of that name."""
     return cast("Engine", registry.get(name))
 
 
@@ -74,9 +70,5 @@ class Solver:
 
 
 def solver(engine: str | Solver, **options: Any) -> Solver:
-    """Return an engine with options; a name alone stands for its defaults.
-
-    >>> solver("fastpd", bound_passes=0).options
-    Options(max_iter=10, bound_passes=0)
-    """
+    """Return an engine with options; a name alone stands for its defaults."""
     return engine if isinstance(engine, Solver) else Solver(engine, cast("Options", registry.options(engine, options)))

@@ -36,10 +36,7 @@ class Problem:
 
 
 def check(energy: Energy, init: IntArray | None) -> Problem:
-    """Check an energy and its start.
-
-    Raises Where shapes disagree, a number is not finite, the weight is negative or a label is out of range.
-    """
+    """Check an energy and its start."""
     energy = _contiguous(energy)
     _check_shapes(energy)
     _check_values(energy)

@@ -32,11 +32,7 @@ MAX_ORIGIN_MM = 1e9
 
 
 def ras_to_lps(affine: ArrayLike) -> Float64Array:
-    """Turn an affine that ends in RAS millimetres into one that ends in LPS, or back.
-
-    >>> ras_to_lps(np.eye(4)).diagonal()
-    array([-1., -1.,  1.,  1.])
-    """
+    """Turn an affine that ends in RAS millimetres into one that ends in LPS, or back."""
     return np.asarray(RAS_LPS @ affine_matrix(affine, "the array") + 0.0)
 
 
@@ -59,10 +55,7 @@ def affine_matrix(affine: ArrayLike, subject: str) -> Float64Array:
 
 
 def array_affine(affine: ArrayLike | None, spacing_mm: ArrayLike | None, frame: str) -> Float64Array:
-    """Return the RAS affine of an array that a user places by an affine or by its spacing.
-
-    Raises E108 where the array has no place, or two.
-    """
+    """Return the RAS affine of an array that a user places by an affine or by its spacing."""
     if frame not in FRAMES:
         raise UsageError("E108", f"frame is {frame!r}, allowed are {' and '.join(FRAMES)}", "name one of them")
     if (affine is None) == (spacing_mm is None):
@@ -290,11 +283,7 @@ class Orientation:
 
     @classmethod
     def of(cls, geometry: Geometry) -> Orientation:
-        """Find the axes nearest L, P and S.
-
-        >>> Orientation.of(Geometry((4, 5, 6), np.diag([-1.0, -1.0, 1.0, 1.0]))).steps
-        (-1, -1, 1)
-        """
+        """Find the axes nearest L, P and S."""
         order = nearest_axes(geometry.direction)
         x, y, z = (1 if geometry.direction[world, axis] >= 0 else -1 for world, axis in enumerate(order))
         return cls(geometry, order, (x, y, z))

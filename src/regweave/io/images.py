@@ -66,9 +66,6 @@ def read_image(
     two matrices disagree. NaN and infinite voxels are refused, or with ``nonfinite`` "mask" set to the smallest finite
     value with warning W205. With ``follow_links`` a header may name a file of voxels outside its folder. ``series``
     chooses a DICOM series by the beginning of its hash.
-
-    Raises E101 missing, E102 damaged, E103 not 3-D scalar, E104 non-finite, E105 constant, E108 an object of another
-    type, E109 voxels elsewhere, E110, E111 and E113 header, E140 too large for the machine.
     """
     if isinstance(source, Volume):
         return source
@@ -158,10 +155,7 @@ def image_sha256(path: str | Path, *, follow_links: bool = False, series: str | 
 
 
 def files_of(path: str | Path, *, follow_links: bool = False, series: str | None = None) -> tuple[Path, ...]:
-    """Return the files that hold an image, the main one first; for a file that is no image that file.
-
-    Raises E101 where there is no such file, or no image in a folder.
-    """
+    """Return the files that hold an image, the main one first; for a file that is no image that file."""
     try:
         form, found = _find(Path(path))
     except RegweaveError as error:
@@ -195,11 +189,7 @@ def is_dicom_folder(path: Path) -> bool:
 
 
 def _find(path: Path) -> tuple[Format, Path]:
-    """Return the format of an image, and its file; for a folder of DICOM the folder.
-
-    Raises E101 no such file, or a folder without an image; E102 a file named as another format than it has; E103 a file
-    of no known format.
-    """
+    """Return the format of an image, and its file; for a folder of DICOM the folder."""
     if is_folder(path):
         if is_dicom_folder(path):
             return "DICOM", path

@@ -235,11 +235,7 @@ def join_names(lists: Iterable[Names]) -> dict[int, str]:
 
 
 def list_names(names: Names) -> str:
-    """Print names by number, for messages.
-
-    >>> list_names({2: "liver", 1: "spleen"})
-    '1 spleen, 2 liver'
-    """
+    """Print names by number, for messages."""
     return ", ".join(f"{value} {name}" for value, name in sorted(names.items())) or "none"
 
 

@@ -140,10 +140,6 @@ def bank_of(fixed: Modality, moving: Modality) -> BankName:
 
 
 def describe_modalities(fixed: str, moving: str) -> str:
-    """Name the modalities of a pair: ``CT``, or ``CT to MR`` where the two differ.
-
-    >>> describe_modalities("ct", "mr"), describe_modalities("mr", "mr")
-    ('MR to CT', 'MR')
-    """
+    """Name the modalities of a pair: ``CT``, or ``CT to MR`` where the two differ."""
     shown: Sequence[str] = [{"flair": "FLAIR"}.get(m, m.upper()) for m in (moving, fixed)]
     return shown[0] if shown[0] == shown[1] else f"{shown[0]} to {shown[1]}"

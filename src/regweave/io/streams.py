@@ -75,10 +75,7 @@ class Payload:
 
 
 def read_payload(payload: Payload, dtype: np.dtype[Any], count: int, subject: str) -> NDArray[Any]:
-    """Read `count` numbers of a type, in the byte order of the file.
-
-    Raises E101 no regular file, E102 other bytes than the header promises, E140 more than the free memory.
-    """
+    """Read `count` numbers of a type, in the byte order of the file."""
     expected = count * dtype.itemsize
     with open_file(payload.path) as stream:
         size = os.fstat(stream.fileno()).st_size

@@ -56,10 +56,7 @@ class LandmarkPairs:
 
     @classmethod
     def read(cls, fixed: Any, moving: Any) -> LandmarkPairs:
-        """Read two files, or take two arrays; those that were read before pass through.
-
-        Raises E116, where points cannot be read, lack a partner, or only one of the two is given.
-        """
+        """Read two files, or take two arrays; those that were read before pass through."""
         if fixed is None or moving is None:
             lacking = "fixed" if fixed is None else "moving"
             raise UsageError("E116", f"landmarks of the {lacking} image are missing", "give the points of both images")
@@ -151,8 +148,6 @@ def score_landmarks(
     The points (P, 3) are in LPS millimetres, in the same order; a point without a name has its number. ``start`` and
     ``transform`` take fixed to moving points, as initially aligned and after registration, and ``inverse`` takes them
     back. ``guides`` are the points that guided, empty for none.
-
-    Warns W218, where points are outside the fixed image, where the deformation was not measured.
     """
     fixed, moving = (np.asarray(p, dtype=np.float64).reshape(-1, 3) for p in (fixed_points, moving_points))
     given = LandmarkPairs(fixed, moving, names).named

@@ -18,8 +18,6 @@ def region_table(labels: LabelMap, image: Volume | None = None) -> list[dict[str
     image : Volume, optional
         Image on the grid of the labels.
 
-    Examples
-    --------
     >>> from regweave.types import Geometry
     >>> grid = Geometry((2, 1, 1), np.diag([10.0, 10.0, 10.0, 1.0]))
     >>> region_table(LabelMap(np.array([0, 3]).reshape(2, 1, 1), grid, {3: "cord"}))

@@ -61,22 +61,14 @@ def paired_bootstrap(differences: ArrayLike, groups: Sequence[str], n: int = 200
 
 
 def count_better(differences: ArrayLike, tolerance: float = 0.0) -> Counts:
-    """Count differences of a number of which more is better, above, below and within a tolerance; NaN counts nowhere.
-
-    >>> count_better([0.1, -0.2, 0.0, 0.3])
-    Counts(better=2, worse=1, equal=1)
-    """
+    """Count differences, where more is better, above, below and within a tolerance; NaN counts nowhere."""
     values = np.asarray(differences, dtype=np.float64)
     better, worse = int((values > tolerance).sum()), int((values < -tolerance).sum())
     return Counts(better, worse, int((~np.isnan(values)).sum()) - better - worse)
 
 
 def patients_of(group: str) -> tuple[str, ...]:
-    """Split a group into its patients, each once, in the order given.
-
-    >>> patients_of("p07 + p11"), patients_of("p07")
-    (('p07', 'p11'), ('p07',))
-    """
+    """Split a group into its patients, each once, in the order given."""
     return tuple(dict.fromkeys(name.strip() for name in re.split(r"[+;]", group) if name.strip()))
 
 

@@ -101,11 +101,7 @@ RULES: Mapping[str, Rule] = {**OF_REGISTRATIONS, **OF_CONTOURS}  # All rules tha
 
 @dataclass(frozen=True)
 class Rules:
-    """A set of acceptance criteria: limits ``look`` and ``fail`` by rule, and where each limit comes from.
-
-    >>> default_rules().limits["vanished_structures"]
-    {'fail': 0}
-    """
+    """A set of acceptance criteria: limits ``look`` and ``fail`` by rule, and where each limit comes from."""
 
     name: Annotated[Text, Field(min_length=1, max_length=LONGEST_NAME)]
     limits: dict[str, dict[Level, Number]] = field(default_factory=dict)
@@ -160,11 +156,7 @@ def rule_words(rule: str) -> str:
 
 
 def unchecked_words(rules: Iterable[str]) -> str:
-    """Return what rules without a number need, in short, each once.
-
-    >>> unchecked_words(["landmark_mean_mm", "landmark_max_mm", "both_ways_voxels"])
-    'landmarks (none given: --fixed-points, --moving-points), registration in both directions (--both-ways)'
-    """
+    """Return what rules without a number need, in short, each once."""
     return ", ".join(dict.fromkeys(RULES[rule].needs if rule in RULES else rule for rule in rules))
 
 
@@ -186,10 +178,7 @@ def clinic_rules() -> Rules:
 
 
 def read_rules(path: str | Path) -> Rules:
-    """Read acceptance criteria from a TOML file.
-
-    Raises E101 where there is no such file, E114 where it is too long, E177 where it holds anything but rules.
-    """
+    """Read acceptance criteria from a TOML file."""
     try:
         return parse_rules(parse_toml(read_text(path, LARGEST_BYTES)), str(path))
     except ValueError as error:
@@ -244,11 +233,7 @@ DOUBTFUL = ("W210", "W215", "W216", "W238", "W247", "W248", "W253")
 
 
 def in_words(warning: str) -> str:
-    """Return a warning with its code at the end.
-
-    >>> in_words("W203: label 4 vanished")
-    'label 4 vanished (W203)'
-    """
+    """Return a warning with its code at the end."""
     code, _, text = warning.partition(": ")
     return f"{text} ({code})" if text else warning
 

@@ -166,13 +166,7 @@ LEAST_VOXELS = 16**3  # Smallest fixed image that ``auto`` gives to a GPU: below
 
 
 def get(name: str | None = None) -> Device:
-    """Return the device ``cpu``, ``cuda``, ``cuda:N``, or ``auto``, a GPU where there is one; by default the host.
-
-    Raises E173, where there is none; E157, where there is no such GPU.
-
-    >>> get("cpu").name
-    'cpu'
-    """
+    """Return the device ``cpu``, ``cuda``, ``cuda:N``, or ``auto``, a GPU where there is one; by default the host."""
     word, _, which = ("cpu" if name is None else name).partition(":")
     if word not in DEVICES or (word == "cpu" and which):
         raise UsageError("E173", f"unknown device {name!r}", "available: auto, cpu, cuda, cuda:N")

@@ -32,9 +32,6 @@ def initial_affine(fixed: Volume, moving: Volume, method: str, *, alone: bool = 
     shift, for two scans of one person, and bone counts more where both are CT; ``affine`` fits twelve parameters, for
     images of two people. ``structures`` is the same here: `regweave.registration.structure_start` follows. Where the
     fit is ``alone`` the whole result, it goes on to finer copies, and a rigid one need not clearly gain on the headers.
-
-    Warns W210, where the affine fit is rejected and the result is that of ``moments``; W216, where a rigid fit is no
-    better than the headers and these are used.
     """
     if method not in METHODS:
         raise UsageError("E191", f"unknown initial alignment {method!r}", f"available: {', '.join(sorted(METHODS))}")

@@ -88,11 +88,7 @@ def inverse_consistency_mm(forward: Transform, inverse: Transform) -> dict[str, 
 
 
 def defined(values: Float32Array) -> Float32Array:
-    """Return the numbers of an array that are no NaN, moved to its front in its own memory: a copy may not fit.
-
-    >>> defined(np.float32([1.0, np.nan, 2.0])).tolist()
-    [1.0, 2.0]
-    """
+    """Return the numbers of an array that are no NaN, moved to its front in its own memory: a copy may not fit."""
     flat, n = values.reshape(-1), 0
     for start in range(0, flat.size, PART):
         part = flat[start : start + PART]

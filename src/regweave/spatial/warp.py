@@ -96,15 +96,7 @@ def warp_labels(labels: LabelMap, transform: Transform, *, kernels: Any = _core)
 
 
 def chained(transforms: Sequence[Transform], grid: Geometry) -> Transform:
-    """Join maps that are applied one after the other, the first to points of a grid, as one on that grid.
-
-    Examples
-    --------
-    >>> grid, twice = Geometry((4, 4, 4), np.eye(4)), np.diag([2.0, 2.0, 2.0, 1.0])
-    >>> shift = Transform(Field(np.ones((3, 4, 4, 4), np.float32), grid))
-    >>> chained([shift, Transform(Field.zero(grid), twice)], grid)([1.0, 2.0, 3.0])
-    array([4., 6., 8.])
-    """
+    """Join maps that are applied one after the other, the first to points of a grid, as one on that grid."""
     if not any(one.field.data.any() for one in transforms):
         matrix = np.eye(4)
         for one in transforms:
@@ -144,13 +136,7 @@ def warp_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
 
 
 def beyond(points_mm: Float64Array, grid: Geometry) -> NDArray[np.bool_]:
-    """Whether points (P, 3) lie more than half a voxel outside a grid, (P,).
-
-    Examples
-    --------
-    >>> beyond(np.array([[0.0, 0.0, 3.4], [0.0, -0.6, 0.0]]), Geometry((4, 4, 4), np.eye(4))).tolist()
-    [False, True]
-    """
+    """Whether points (P, 3) lie more than half a voxel outside a grid, (P,)."""
     index = grid.index(points_mm)
     return np.asarray((np.abs(index - (np.array(grid.shape) - 1) / 2) > np.array(grid.shape) / 2).any(axis=1))
 

@@ -41,12 +41,7 @@ class Dose:
 
 
 def read_dose(path: str | Path) -> Dose:
-    """Read an RT dose with even planes.
-
-    Raises E102 damaged, E111 invalid directions, E113 uneven planes, E123 contradictory bits, E125 contradictory
-    offsets or scaling, E160 no frame of reference, E163 pixels that are compressed or of other bits, E164 another
-    object.
-    """
+    """Read an RT dose with even planes."""
     subject = f"'{path}'"
     with dcm.guarded(subject):
         data, _ = dcm.read_dataset(Path(path), subject)

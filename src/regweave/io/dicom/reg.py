@@ -39,9 +39,6 @@ def read_reg(path: str | Path) -> DicomRegistration:
 
     A rigid object stores matrices from each frame to the registered one, a deformable object vectors from the
     registered frame to the source: opposite directions. Both become a map from the registered frame to the source.
-
-    Raises E102 damaged, E111 a grid with invalid directions, E115 an impossible matrix or field, E124 matrices that
-    contradict their type or their frame, E164 another object or several frames.
     """
     subject = f"'{path}'"
     with guarded(subject):

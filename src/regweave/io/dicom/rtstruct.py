@@ -43,9 +43,6 @@ def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool =
     missing slices. Names that DICOM does not allow (over 64 characters, a backslash, control characters, none) are
     changed with W230. Contours between the slices move to the nearest with W245; several items of one structure are
     joined with W246.
-
-    Raises E102 damaged, E123 a point far from the series or thousands of contours on a slice, E160 another frame of
-    reference, E162 another patient, E164 another object, E165 nothing on the series.
     """
     subject = f"'{path}'"
     with dcm.guarded(subject):

@@ -152,9 +152,6 @@ def read_series(source: dcm.SeriesSource, series: str | None = None, *, gaps: Ga
 
     ``series`` is the hash, or its beginning, or the UID of the series to read. If images are missing, ``gaps`` refuses
     the series, or interpolates across the gaps with W223.
-
-    Raises E101 no series, E102 damaged, E103 too few slices, E111 and E113 slices that do not form a stack, E161
-    several series, E162 images of two patients, E163 unreadable pixels.
     """
     found, subject = dcm.scan(source), dcm.named(source)
     headers = _chosen(found, series, subject)
@@ -241,11 +238,7 @@ MOST_SCANS, LEAST_SLICES = 4, 4
 def place(
     headers: Sequence[dcm.SliceHeader], subject: str
 ) -> tuple[list[dcm.SliceHeader], list[DicomSlice], SliceGrid]:
-    """Sort the images of a series along their normal.
-
-    Raises E111 degenerate directions, E113 images that do not form one stack: other sizes, directions or modalities,
-    two at one place, two scans; E123 one identifier for several images, E162 images of two patients.
-    """
+    """Sort the images of a series along their normal."""
     grid = slice_grid(headers[0])
     _require_one_stack(headers, grid, subject)
     placed = sorted(((_slice(header, grid), header) for header in headers), key=lambda pair: pair[0].along_mm)

@@ -204,11 +204,7 @@ _claims: ContextVar[Mapping[Path, tuple[Claim, bool]]] = ContextVar("regweave_cl
 
 
 def require_absent(path: str | Path, *, overwrite: bool = False) -> Claim:
-    """Claim the name of an output file.
-
-    Raises E150 where the file exists and may not be replaced, E152 where the name cannot be used, E153 where its folder
-    is missing.
-    """
+    """Claim the name of an output file."""
     check_name(path)
     path = Path(path)
     try:
@@ -285,9 +281,6 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
     On any exception, KeyboardInterrupt included, the temporary folder is removed and nothing is left behind.
     With `overwrite` an older result stays until the new one is whole; a folder that holds anything else than a result
     of this program, or that appeared or was changed during the block, is never replaced.
-
-    Raises E150 where the folder may not be replaced, E152 where its name cannot be used, E153 where it cannot be
-    written, E154 where another command is writing it, or something else has taken its place meanwhile.
     """
     check_name(folder, folder=True)
     target, created = Path(folder).absolute().resolve(), list[Path]()
@@ -402,9 +395,6 @@ def working_folder(folder: str | Path, store: str, what: str, *, resume: bool) -
 
     The folder is new, empty, or with `resume` one that such a run left; ``what`` names its content in messages. Where
     the block fails before anything is finished, what was made for it is removed.
-
-    Raises E150 where the folder holds something else, or finished work without `resume`; E152, E153 where it cannot be
-    made; E155 where another run is at work in it.
     """
     check_name(folder)
     folder = Path(folder)

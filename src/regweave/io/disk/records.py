@@ -27,11 +27,7 @@ DEPENDENCIES = ("numpy", "scipy", "SimpleITK", "h5py", "nibabel", "pydantic")
 
 
 def plain(value: Any) -> Any:
-    """Replace what JSON has no word for: numbers that are not finite become null.
-
-    >>> plain({1: (0.5, float("nan"))})
-    {'1': [0.5, None]}
-    """
+    """Replace what JSON has no word for: numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -122,10 +118,7 @@ class RecordPart(BaseModel):
 
 
 def read_record(kind: type[Record], path: Path) -> Record:
-    """Read a JSON file and check it against its schema.
-
-    Raises E101 where there is no such file, E102 where it is damaged, E178 with the first place that does not fit.
-    """
+    """Read a JSON file and check it against its schema."""
     return checked(kind, read_json(path), path)
 
 

@@ -30,11 +30,7 @@ FORMULA_STARTS = ("=", "+", "-", "@")
 
 
 def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
-    """Read a whole text file in UTF-8, with or without a byte order mark.
-
-    Raises E101 where it cannot be opened or is no regular file, E114 where it has more bytes than the limit, and
-    UnicodeDecodeError, a ValueError, where it is not UTF-8.
-    """
+    """Read a whole text file in UTF-8, with or without a byte order mark."""
     with open_file(path) as stream:
         content = stream.read(limit + 1)
     if len(content) > limit:

@@ -105,10 +105,7 @@ def require_direction(ends: Ends | None, wanted: Direction, path: str) -> None:
 
 
 def require_series(ends: Ends, start: str, target: str, path: str) -> None:
-    """Check that a transform was made for two series, by their hashes, where it states its own.
-
-    Raises E144 where it was made for two other series, warns W243 where one of the two is another.
-    """
+    """Check that a transform was made for two series, by their hashes, where it states its own."""
     pairs = ((ends.start_series, start, "today's scan"), (ends.target_series, target, "the plan"))
     known = [(stated, given, words) for stated, given, words in pairs if stated and given]
     others = [f"{words} is {given}, stated is {stated}" for stated, given, words in known if stated != given]
@@ -133,8 +130,6 @@ def require_reference(
     ``space`` of the result is by default that of the grid; where both grids are the same, it is fixed. With
     ``other_grid`` the reference may be another grid in the space that the transform starts from. With ``whole_scan``
     the grids of the transform may be parts of the reference, or coarser: working copies of a DICOM series.
-
-    Raises E117 where the transform goes the other way, E118 where the reference is neither of its grids.
     """
     if ends is None:
         _warn_unknown(path)

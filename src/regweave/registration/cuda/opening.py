@@ -47,10 +47,7 @@ def use(number: int) -> None:
 
 
 def gpu_numbers(which: str) -> tuple[int, ...]:
-    """Return the numbers of GPUs, written with commas; the first where none is given.
-
-    Raises E173 for what are no different numbers, E157 where there is no such GPU.
-    """
+    """Return the numbers of GPUs, written with commas; the first where none is given."""
     parts = which.split(",") if which else ["0"]
     if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
         raise UsageError("E173", f"cuda:{which} names no GPUs", "write cuda, cuda:N, or cuda:N,M with their numbers")
@@ -65,10 +62,7 @@ def gpu_numbers(which: str) -> tuple[int, ...]:
 
 
 def open_gpu(which: str = "") -> CudaDevice:
-    """Return a GPU; without a number that of the worker, else the first. It stays open for the thread's later calls.
-
-    Raises E173 for what is no number of a GPU, E157 where there is no such GPU, or none that can be used.
-    """
+    """Return a GPU; without a number that of the worker, else the first. It stays open for the thread's later calls."""
     numbers = gpu_numbers(which or str(getattr(_here, "number", 0)))
     if len(numbers) > 1:
         hint = "write cuda:N; several GPUs share the pairs of batch, evaluate and train"

@@ -11,8 +11,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 
 from regweave import engines, losses, metrics
-from regweave.config.member import Member
-from regweave.config.settings import Level, Refine, Settings
+from regweave.config.settings import Level, Member, Refine, Settings
 from regweave.options import in_table, type_of
 from regweave.run.job import Method
 from regweave.training.options import TrainOptions

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from regweave import engines, losses, metrics
-from regweave.config.member import Member
 from regweave.config.presets import preset, validate
+from regweave.config.settings import Member
 from regweave.errors import UsageError
 from regweave.registration.forces import PENALTIES
 from regweave.registry import FOLDERS, fingerprint, plugins_found

@@ -12,7 +12,7 @@ from regweave.errors import UsageError
 
 
 def installed(module: str) -> bool:
-    """Tell whether a module can be imported, without importing it."""
+    """Return whether a module can be imported, without importing it."""
     package = module.partition(".")[0]
     return sys.modules.get(package) is not None or find_spec(package) is not None
 

@@ -136,7 +136,7 @@ def deferred() -> Iterator[None]:
 def in_this_context(function: Callable[P, T]) -> Callable[P, T]:
     """Let a function that another thread will call see what the present context holds: records, threads.
 
-    Threads of a pool begin with an empty context. Each call runs in a copy of its own: two threads may
+    Threads of a pool begin with an empty context. Each call runs in a separate copy: two threads may
     not share one.
     """
     present = contextvars.copy_context()

@@ -177,7 +177,7 @@ class Bar:
         self._put(self._said * self._in_notebook + head + text[: max(room, 0)])
 
     def say(self, text: str) -> None:
-        """Print a line of its own above the bar, in a terminal and in a log; in a notebook, before the bar."""
+        """Print a separate line above the bar, in a terminal and in a log; in a notebook, before the bar."""
         if self._in_notebook:
             self._said = f"{text} · "
         elif self._drawn or self._lines:
@@ -284,14 +284,14 @@ class StagedBar(Bar):
 
 
 class RegistrationBar(StagedBar):
-    """Progress of one registration: its stages with their seconds, and with ``verbose`` a line for every step.
+    """Progress of one registration: its stages with their seconds.
 
     Where the run ``writes`` files, the registration is a part of the bar.
     """
 
-    def __init__(self, *, lines: bool = False, shown: bool = True, verbose: bool = False, writes: bool = False) -> None:
+    def __init__(self, *, lines: bool = False, shown: bool = True, writes: bool = False) -> None:
         super().__init__(lines=lines, shown=shown)
-        self._verbose, self._part = verbose, BEFORE_FILES if writes else 1.0
+        self._part = BEFORE_FILES if writes else 1.0
 
     def __call__(self, progress: Progress) -> None:
         """Take a step."""
@@ -302,8 +302,6 @@ class RegistrationBar(StagedBar):
             self.stage(progress.stage, progress.message, self._part * progress.fraction)
             return
         counted = f"{progress.done}/{progress.total}"
-        if self._verbose:
-            self.say(f"[{counted}] {progress.message}")
         words = f"{STAGES[progress.stage]} {counted}"
         self.draw(self._part * progress.fraction, words)
 

@@ -2,7 +2,7 @@
 
 Code is loaded from four places and no other: the folders of this package, the folders that the environment variable
 ``REGWEAVE_PLUGINS`` names, installed packages that declare an entry point, and objects that the calling program adds.
-A settings or model file only ever *names* a plug-in: it cannot bring code, whoever wrote it.
+A settings or model file only ever *names* a plug-in: it cannot bring code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Origin:
     version: str | None = None
 
     def record(self) -> dict[str, str | None]:
-        """Return what a result or a model keeps of it; no path, which would tell where a user keeps files."""
+        """Return what a result or a model keeps of it; no path, which would reveal where a user keeps files."""
         place = Path(self.place).name if self.place.endswith(".py") else self.place
         return {"from": place, "distribution": self.distribution, "version": self.version}
 
@@ -147,7 +147,7 @@ class Registry:
     def add(self, name: str, plugin: Any) -> str:
         """Add an object, or a bare function, for the time of this process, and return its name.
 
-        Processes that this one starts do not know it: for ``--workers`` and clusters use a folder or a package.
+        Processes that this one starts do not have it: for ``--workers`` and clusters use a folder or a package.
         """
         if name in self._added and self._added[name][0] is plugin:
             return name

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from regweave import metrics
-from regweave.config.member import Member
 from regweave.config.presets import preset, validate
-from regweave.config.settings import Level, Refine, Settings
+from regweave.config.settings import Level, Member, Refine, Settings
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.model.model import Model
 from regweave.predictors._network import Network, layer_shapes

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from regweave.config.member import Member
-from regweave.config.settings import Level, Refine, Settings
+from regweave.config.settings import Level, Member, Refine, Settings
 from regweave.registration.cuda.device import CudaDevice
 from regweave.registration.cuda.refinement import VoxelWeights
 from regweave.registration.forces import ClassWeights

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from regweave.config.member import describe_problems
+from regweave.config.settings import describe_problems
 from regweave.errors import RegweaveError, UsageError
 from regweave.model import shipped_models
 from regweave.model.model import Model

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from regweave.config.member import Member
-from regweave.config.settings import Level, Refine, Settings
+from regweave.config.settings import Level, Member, Refine, Settings
 from regweave.registration import scene as structure_channels
 from regweave.registration.forces import data_terms, forces
 from regweave.registration.scene import BLOCK, Scene, Sharing

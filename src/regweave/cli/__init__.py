@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _address_space_mb() -> float | None:
-    """Limit of the address space, None where there is none or the system does not know of such a thing."""
+    """Limit of the address space, None where the system has or sets none."""
     try:
         import resource  # noqa: PLC0415 (not on every system)
     except ImportError:

@@ -45,7 +45,7 @@ def command_line(**settings: Any) -> typer.Typer:
 
 
 def examples(*calls: str) -> str:
-    """Return the end of a help text: calls as they are typed, each at most 76 characters."""
+    """Return the end of a help text: typed calls, each at most 76 characters."""
     return "\n".join(["Examples:", *(f"  {call}" for call in calls)])
 
 
@@ -132,7 +132,7 @@ def make_app() -> typer.Typer:
 
 
 def _unloaded() -> None:
-    """Stand for a command in the list."""
+    """Fill the place of a command in the list."""
     raise AssertionError("a command is called without its module")
 
 
@@ -188,7 +188,7 @@ def _write_report(error: Exception) -> Path:
 
 @contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Print our warnings as one line each on stderr, none of them twice; those of libraries stay as they are."""
+    """Print our warnings as one line each on stderr, none of them twice; those of libraries do not change."""
     shown: set[str] = set()
 
     def show(text: str) -> None:

@@ -140,7 +140,6 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _table(rows: Sequence[PropagatedStructure], *, plain: bool) -> Table:
-    """Lay out the structures with their flags."""
     table = Table(title="Structures", box=None if plain else box.SIMPLE_HEAD, title_justify="left")
     table.add_column("structure", no_wrap=True)
     for heading in ("plan ml", "today ml", "change", "shift mm", "planes"):

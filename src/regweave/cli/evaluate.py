@@ -53,7 +53,7 @@ def evaluate(
     wait_for_workers: WaitOption = WAIT_S,
     pages: Annotated[
         int,
-        typer.Option(help="Pairs with the lowest Dice that get a page of their own.", min=0, metavar="N"),
+        typer.Option(help="Pairs with the lowest Dice with a separate page.", min=0, metavar="N"),
     ] = 3,
     strict: StrictOption = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML pages.")] = False,

@@ -183,7 +183,7 @@ def convert(
     ],
     reference: Annotated[
         Path | None,
-        input_option("--reference", "-r", help="Image on whose grid a field lies; needed if TRANSFORM has none."),
+        input_option("--reference", "-r", help="Image whose grid the field has; needed if TRANSFORM has none."),
     ] = None,
     planning: Annotated[
         Path | None,
@@ -206,7 +206,7 @@ def convert(
         grid = None if reference is None else read_stored(reference, "auto", follow_links=follow_links).geometry
         read = read_transform(transform, grid, follow_links=follow_links)
         direction = "fixed_to_moving" if read.ends is None else read.ends.direction
-        # With a grid, the field is asked for on that grid.
+        # With a grid, the field is written on that grid.
         content = _write_transform(claim, read if grid is None else replace(read, knots=None), transform, output)
     convention = CONVENTIONS[direction]
     if as_json:

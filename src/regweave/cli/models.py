@@ -96,7 +96,7 @@ def as_dict(path: Path, model: Model) -> dict[str, Any]:
 
 
 def as_text(path: Path, model: Model) -> str:
-    """Lay out one model: the record of its training, then a line for each class."""
+    """Format one model: the record of its training, then a line for each class."""
     w, gates, record = model.weights, model.training.gates, model.training
     decisions = {value: "learned" if gate.used else "uniform" for value, gate in gates.items()}
     header, lines = _weight_rows(model, w)

@@ -135,7 +135,7 @@ def _commit() -> str | None:
 
 
 def _gpus() -> list[str]:
-    """List the GPUs that `--device` may name, or say why there is none."""
+    """List the GPUs that `--device` may name, or give the reason for none."""
     found, why = opening.gpus()
     listed = [f"cuda:{i} {g.name} ({g.memory_bytes / 2**30:.0f} GB)" for i, g in enumerate(found)]
     return listed or [f"none: {why}"]

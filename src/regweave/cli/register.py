@@ -145,7 +145,7 @@ def print_result(result: Result, output: Path, *, page: bool) -> None:
 
 
 def print_json(output: Path, *, page: bool) -> None:
-    """Print what result.json says, and where the result and its page are."""
+    """Print result.json with the paths of the result and its page."""
     record = json.loads((output / "result.json").read_text(encoding="utf-8"))
     where = {"output": str(output), "page": str(output / PAGE) if page else None}
     print(json.dumps({**where, **record}, indent=1, ensure_ascii=False))

@@ -30,7 +30,7 @@ class _Guarded:
         if text == "":  # libraries test a stream with it, and swallow the error
             return 0
         try:
-            bar = text[0] == "\r"  # a progress bar begins its line anew
+            bar = text[0] == "\r"  # a progress bar begins its line again
             self._stream.write(text[:bar] + terminal_safe(text[bar:]) if self._safe else text)
         except OSError as error:
             self._fail(error)

@@ -35,7 +35,7 @@ MOST_LINES = 10  # structures that the terminal lists; all of them are in `resul
 
 
 def overlap_table(score: PairScore, *, plain: bool, guided: Collection[int] = ()) -> Table:
-    """Lay out the mean Dice overlap, then that of the structures, the worst first; ``plain`` draws no lines.
+    """Return a table of the mean Dice overlap, then that of the structures, the worst first; ``plain`` draws no lines.
 
     A structure that is not in both label maps has no Dice; the table shows its state instead and lists it last. Those
     that ``guided`` the registration come after the others, with a mean of their own.
@@ -68,7 +68,7 @@ def overlap_table(score: PairScore, *, plain: bool, guided: Collection[int] = ()
 
 
 def verdict_lines(verdict: Verdict) -> Text:
-    """Lay out a verdict with its reasons and the rules that could not be checked, one a line."""
+    """Format a verdict with its reasons and the rules that could not be checked, one a line."""
     lines = [terminal_safe(r.text) for r in verdict.reasons]
     lines = lines or ["every rule holds that could be checked" if verdict.unchecked else "every rule holds"]
     lines += [f"not checked: {unchecked_words(verdict.unchecked)}"] if verdict.unchecked else []
@@ -107,9 +107,9 @@ def short(name: str, longest: int = LONGEST) -> str:
 def text_table(
     title: str, header: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]], *, longest: int = LONGEST
 ) -> str:
-    """Lay out columns of text within 80 characters; columns that do not fit go below.
+    """Format columns of text within 80 characters; columns that do not fit go below.
 
-    A line is a name and its cells; ``title`` stands above the names. A title or name of one word is cut at ``longest``.
+    A line is a name and its cells; ``title`` is above the names. A title or name of one word is cut at ``longest``.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def text_table(
 
 
 def terminal_text(markdown: str) -> str:
-    r"""Lay out our own summaries for a terminal: tables within 80 columns, paragraphs wrapped, marks dropped.
+    r"""Format our own summaries for a terminal: tables within 80 columns, paragraphs wrapped, marks dropped.
 
     Examples
     --------

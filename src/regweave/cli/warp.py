@@ -58,7 +58,7 @@ from regweave.spatial.warp import Interpolation, warp_image, warp_labels
 from regweave.types import Geometry, StructureSet, Transform
 
 ReferenceOption = Annotated[
-    Path, input_option("--reference", "-r", help="Image on whose grid the result lies: the fixed image.")
+    Path, input_option("--reference", "-r", help="Image whose grid the result has: the fixed image.")
 ]
 TodayOption = Annotated[
     Path, input_option("--reference", "-r", help="DICOM folder of the new series: the fixed image of the transform.")
@@ -209,7 +209,7 @@ def points(
 ) -> None:
     """Bring points from the FIXED image to the MOVING one, or back.
 
-    The transform file is applied as it is stored. That of a registration
+    The transform file is applied without inversion. That of a registration
     takes fixed points to moving points; to go from moving to fixed, give
     --from moving --to fixed and pass inverse.h5 of the same result.
     """
@@ -227,7 +227,6 @@ def points(
 
 
 def _tell(text: str, as_json: bool, output: Path, **facts: object) -> None:
-    """Print what was written, in a line or as JSON."""
     content = json.dumps({"output": str(output), **facts}, ensure_ascii=False)
     print(content if as_json else f"wrote {output}: {text}")
 
@@ -314,7 +313,7 @@ def dose(
     output: OutputOption,
     overwrite: OverwriteOption = False,
     planning: Annotated[
-        Path | None, input_option(help="DICOM folder of the planning series: the dose has to lie in its frame.")
+        Path | None, input_option(help="DICOM folder of the planning series: the dose must be in its frame.")
     ] = None,
     planning_series: PlanSeriesOption = None,
     series: TodaySeriesOption = None,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from regweave.config.member import Member
 from regweave.config.presets import preset
-from regweave.config.settings import Settings
+from regweave.config.settings import Member, Settings
 from regweave.spatial.pyramid import shrink_geometry
 from regweave.types import Geometry
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from regweave import engines
-from regweave.config.member import Member, describe_problems, plain_member
-from regweave.config.settings import Settings
+from regweave import engines, metrics
+from regweave.config.settings import Member, Settings, describe_problems
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.text import parse_toml, read_text
 
@@ -147,7 +146,7 @@ def choose_settings(
 
 
 def _banks(chosen: Settings, members: Iterable[str]) -> dict[str, Any]:
-    """Return the banks that know all members, or know metrics of their names; a pair needs one of them alone."""
+    """Return the banks with all members, or with metrics of their names; a pair needs one of them alone."""
     found: dict[str, Any] = {}
     problem: UsageError | None = None
     for modality, bank in chosen.banks.items():
@@ -175,4 +174,5 @@ def _member(name: str, bank: tuple[Member, ...]) -> Member:
             raise UsageError("E188", message, "give --model instead, or another metric")
         if member.name == name:
             return member.model_copy(update={"weight": 1.0})
-    return plain_member(name)
+    metrics.get(name)
+    return Member(name=name, metric=name)

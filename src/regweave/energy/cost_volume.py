@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regweave.config.member import Member
+from regweave.config.settings import Member
 from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.types import Float32Array, Float64Array
 

@@ -171,7 +171,7 @@ class Batch(RecordPart):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchJob(Method):
-    """Registrations of a list as they are asked for; a cell of the list takes the place of an option."""
+    """Request of registrations of a list; a cell of the list takes the place of an option."""
 
     table: Table = field(kw_only=False, metadata=described(
         "List of pairs. Its columns are ``id``, ``fixed``, ``moving``, and if wanted ``fixed_labels``, "

@@ -115,10 +115,10 @@ def cover_patients(pairs: Sequence[PairFiles], limit: int, seed: int = 0) -> lis
 
 
 def deal_patients(pairs: Sequence[PairFiles], parts: int, seed: int = 0) -> dict[str, int]:
-    """Deal the patients of pairs into parts of like size, so that many pairs lie within one part.
+    """Deal the patients of pairs into parts of like size, so that many pairs are within one part.
 
-    Patients whom pairs tie together stay together where there are enough such sets and none is most of all; else each
-    patient goes where most of those are with whom it shares a pair, as long as there is room. The seed draws among
+    Patients that pairs connect stay together where there are enough such sets and none is most of all; else each
+    patient goes where most patients are that share a pair with it, as long as there is room. The seed draws among
     equals. Return the number of the part of each patient.
     """
     units = connected_patients(pairs)

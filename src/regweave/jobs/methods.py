@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from regweave.config import presets as registration_settings
-from regweave.config.member import Member
-from regweave.config.settings import Settings
+from regweave.config.settings import Member, Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import sha256
 from regweave.io.modality import BankName, bank_of
@@ -105,7 +104,7 @@ class Method:
         return replace(self, settings=settings, **{parameter.record: dict(sorted(found.items()))})  # type: ignore[arg-type]
 
     def describe(self) -> dict[str, Any]:
-        """Everything that says what was run, as JSON values."""
+        """Return the method as JSON values."""
         return {
             "name": self.name,
             "settings": self.settings.model_dump(mode="json"),

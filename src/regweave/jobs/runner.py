@@ -153,7 +153,7 @@ def forget_peak() -> None:
 
 
 def measured_peak_mb() -> float:
-    """Peak of the current program; ``getrusage`` also knows that of the process which started it."""
+    """Peak of the current program; ``getrusage`` includes that of the process which started it."""
     with suppress(OSError):
         found = re.search(r"^VmHWM:\s*(\d+) kB", (PROCESS / "status").read_text(encoding="ascii"), re.MULTILINE)
         if found:

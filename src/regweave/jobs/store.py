@@ -130,7 +130,7 @@ def content_hash(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Turn what JSON does not know into what it does."""
+    """Convert a value that JSON lacks to one that it has."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, np.ndarray):

@@ -30,7 +30,7 @@ IMAGES = ("fixed", "moving")
 FILES = (*IMAGES, "fixed_labels", "moving_labels")
 MASKS = ("fixed_mask", "moving_mask")
 COLUMNS = ("id", *FILES, "group")
-LONGEST_ID = 200  # characters of an id, which becomes the name of a folder and stands in the records
+LONGEST_ID = 200  # characters of an id, which becomes the name of a folder and is part of the records
 SHOWN = 5  # problems of one kind that a message lists before it counts the rest
 Table = str | Path | Iterable[Mapping[str, Any]]  # a CSV file, or rows by column: dictionaries, or a pandas table
 
@@ -220,7 +220,7 @@ def write_pairs(path: str | Path, pairs: Iterable[PairFiles]) -> None:
 
 
 def pair_modalities(pair: PairFiles, reading: Reading) -> tuple[Modality, Modality]:
-    """Read the images of a pair and tell the modality of the fixed and of the moving one."""
+    """Read the images of a pair and return the modality of the fixed and of the moving one."""
     fixed = reading.image(pair.fixed, reading.fixed_modality).modality
     moving = reading.image(pair.moving, reading.moving_modality).modality
     assert fixed is not None
@@ -229,7 +229,7 @@ def pair_modalities(pair: PairFiles, reading: Reading) -> tuple[Modality, Modali
 
 
 def in_one_numbering(reading: Reading, pairs: Sequence[PairFiles]) -> Reading:
-    """Return rules that number the structures of a list alike, by their names, whatever each file calls 1."""
+    """Return rules that number the structures of a list alike, by their names."""
     files = dict.fromkeys(file for pair in pairs for file in (pair.moving_labels, pair.fixed_labels))
     joined = join_names(reading.names_beside(file) for file in files)
     return replace(reading, numbering=joined) if joined and reading.label_names is None else reading

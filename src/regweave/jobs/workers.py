@@ -246,7 +246,6 @@ def _serve_process(pipe: Connection, sharing: int, gpu: int | None) -> None:
 
 
 def _serve(pipe: Connection, gpu: int | None) -> None:
-    """Answer tasks until the pipe closes."""
     if gpu is not None:
         opening.use(gpu)
     while True:

@@ -172,7 +172,7 @@ class _Rounds:
 
 
 def _in_both(pair: ImagePair) -> set[int]:
-    """Structures of both label maps: one that only one image shows costs the same whatever the deformation."""
+    """Structures of both label maps: one that only one image shows costs the same for every deformation."""
     maps = (pair.fixed_labels, pair.moving_labels)
     return set.intersection(*(set() if labels is None else set(labels.values()) for labels in maps))
 

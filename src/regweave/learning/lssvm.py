@@ -222,7 +222,6 @@ def _impute(oracle: Oracle, w: Float64Array, eta: float, before: Sequence[Labell
 
 
 def _predict(oracle: Oracle, w: Float64Array) -> float:
-    """Mean loss of the predictions, eq. (2)."""
     found = oracle.run(w, 0.0, proof=False)
     for known, d in zip(oracle.constraints, found, strict=True):
         known.insert(d)

@@ -15,8 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from regweave import predictors
-from regweave.config.member import describe_problems
-from regweave.config.settings import Settings
+from regweave.config.settings import Settings, describe_problems
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.outputs import atomic_path
 from regweave.io.disk.text import parse_json, read_text

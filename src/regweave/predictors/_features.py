@@ -23,7 +23,7 @@ LONGEST_AXIS = 128
 UNITS_ALONG = 64  # units of length of the features along that axis: distances do not shrink with the voxels
 WIDE_WINDOW_HU = (-1000.0, 1500.0)
 BODY = 0.1  # mapped intensity above which a voxel belongs to the body
-SPARSE_PLANE = 0.05  # planes with less than this share of the body of the fullest plane lie outside the body box
+SPARSE_PLANE = 0.05  # planes with less than this share of the body of the fullest plane are outside the body box
 SCALES = (1.0, 2.0, 4.0)
 NEIGHBOURS = ((0, 2.0), (0, 4.0), (1, 7.0), (1, 11.0), (2, 16.0), (2, 26.0))
 """Smoothed images (by place in ``SCALES``) and distances along each axis, in units, of the features of neighbours."""

@@ -386,7 +386,6 @@ class Training:
             self.best, self.best_weights = mean, _copied(self.average)
 
     def _dice(self, n: int) -> float:
-        """Mean Dice of the structures of one image."""
         found = probabilities(self.net, self.data.images[n], self.net.strides).argmax(dim=0)
         truth = self.data.labels[n]
         dice = [

@@ -295,7 +295,6 @@ def _score(part: VoxelPredictor, odds: Float64Array, volume: Volume, truth: IntA
 
 
 def _record(scores: Sequence[Float64Array], classes: tuple[int, ...]) -> dict[str, Any]:
-    """Record of the rarity with the best mean Dice of the structures."""
     if not scores:
         return {"rarity": DEFAULT_RARITY}
     stacked = np.stack(scores)

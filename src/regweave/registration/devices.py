@@ -17,8 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from regweave import _core, notices
-from regweave.config.member import Member
-from regweave.config.settings import Refine, Settings
+from regweave.config.settings import Member, Refine, Settings
 from regweave.energy.assemble import solve
 from regweave.errors import UsageError
 from regweave.registration import forces as continuous

@@ -19,8 +19,7 @@ import numpy as np
 from scipy import ndimage
 
 from regweave import _core
-from regweave.config.member import Member
-from regweave.config.settings import Refine
+from regweave.config.settings import Member, Refine
 from regweave.energy.cost_volume import Comparison
 from regweave.registration.scene import Scene, view_of
 from regweave.spatial.control_grid import ControlGrid

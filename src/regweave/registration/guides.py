@@ -12,7 +12,7 @@ import numpy as np
 from scipy import ndimage
 from scipy.optimize import linear_sum_assignment
 
-from regweave.config.member import Member
+from regweave.config.settings import Member
 from regweave.registration.forces import stretch
 from regweave.spatial.intensity import inside
 from regweave.spatial.pyramid import Factors, shrink, shrink_geometry

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from regweave import _core, losses
-from regweave.config.member import Member
-from regweave.config.settings import Settings
+from regweave.config.settings import Member, Settings
 from regweave.energy.cost_volume import cost_volume, fit_scales
 from regweave.registration.scene import Scene
 from regweave.spatial.control_grid import ControlGrid, LabelSet

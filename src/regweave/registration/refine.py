@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from regweave import notices
-from regweave.config.member import Member
-from regweave.config.settings import Refine, Settings
+from regweave.config.settings import Member, Refine, Settings
 from regweave.io.disk.records import Count, Number
 from regweave.registration.devices import CPU, Device
 from regweave.spatial.control_grid import ControlGrid

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave import _core
-from regweave.config.member import Member
-from regweave.config.settings import Settings, within_image
+from regweave.config.settings import Member, Settings, within_image
 from regweave.energy.cost_volume import Comparison
 from regweave.io.modality import modality_of
 from regweave.spatial.channels import Channels, View

@@ -113,7 +113,7 @@ def _thumbnail(place: str | None, folder: Path) -> str:
 
 
 LEAST = 5  # a group of fewer registrations has no outliers
-REACH = 1.5  # an outlier lies this many ranges of the quartiles beyond them, as Tukey drew boxes
+REACH = 1.5  # an outlier is this many ranges of the quartiles beyond them, as Tukey drew boxes
 BAD_SIDE = {"Dice after": -1, "change": -1, "HD95 mm": 1, "folding %": 1, "seconds": 1}
 """Measures that are looked at, and the side on which a value is bad."""
 

@@ -86,7 +86,6 @@ def fusion(fixed: Volume, moving: Sequence[Volume], height: int = HEIGHT) -> lis
 
 
 def _grey(data: Float32Array, like: Float32Array) -> Float32Array:
-    """Scale to 0 … 1 between percentiles of an image."""
     low, high = np.percentile(like[:: max(1, like.shape[0] // 64)], (1.0, 99.5))
     return np.asarray(np.clip((data - low) / max(high - low, 1e-9), 0, 1), dtype=np.float32)
 

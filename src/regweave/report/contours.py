@@ -14,7 +14,7 @@ from regweave.errors import RegweaveError
 from regweave.types import Float64Array, Geometry, Structure
 
 STRUCTURE_SET = "structure set"  # key of the file of the contours in `result.json`
-OFF_SLICE = 0.1  # share of a gap by which a polygon may lie off its slice
+OFF_SLICE = 0.1  # share of a gap by which a polygon may be off its slice
 
 
 class Ring(NamedTuple):

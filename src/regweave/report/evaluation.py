@@ -56,7 +56,6 @@ def _page_links(folder: Path, found: Evaluation) -> dict[tuple[str, str], str]:
 
 
 def _page(found: Evaluation, links: Links, back: tuple[str, str] | None) -> str:
-    """Return the page of an evaluation as HTML."""
     methods = list(found.by_method)
     means = {method: mean(found.dice(method)) for method in methods}
     titles = _titles(found)
@@ -101,7 +100,6 @@ def _mean_dice(found: Evaluation, row: PairResult, when: Any = "dice_after") -> 
 
 
 def _list(found: Evaluation, links: Links) -> str:
-    """Return the list of an evaluation as HTML."""
     lines = []
     for row in found.results:
         before, after = _mean_dice(found, row, "dice_before"), _mean_dice(found, row)

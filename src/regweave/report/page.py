@@ -117,9 +117,9 @@ def ml(value: float | None) -> str:
     return number(value, ".2f" if value is None or value < 10 else ".1f" if value < 100 else ".0f")
 
 
-def signed(value: float | None, digits: int = 4) -> str:
+def signed(value: float | None) -> str:
     """Return a difference as text, a dash for none."""
-    return number(value, f"+.{digits}f")
+    return number(value, "+.4f")
 
 
 def interval(ends: Sequence[float | None]) -> str:

@@ -79,7 +79,6 @@ def draw(result: Result, folder: Path, detail: str = "normal", *, judged: bool =
 
 
 def _judged_again(result: Result, rules: Rules | None, landmarks: LandmarkPairs | None) -> Result:
-    """Return a registration with other rules or with landmarks."""
     if rules is not None:
         result = result.model_copy(update={"rules": rules})
     if landmarks is not None:
@@ -255,7 +254,6 @@ def _charts(record: Result) -> dict[str, Markup]:
 
 
 def _relative(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return values as percent of the first."""
     first = abs(points[0][1]) or 1.0
     return [(n, 100 * value / first) for n, value in points]
 

@@ -140,7 +140,6 @@ class Reviewable:
 
 
 def _listed_by_page(page: Path) -> tuple[str, ...]:
-    """Return the structures that a page asks to be graded."""
     with open_file(page) as stream:
         try:
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -202,7 +201,6 @@ def collected(signed: Sequence[tuple[SignOff, Reviewable]]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many there are."""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     count = "1 structure" if len(names) == 1 else f"{len(names)} structures"
     return f"{count} ({', '.join(name[:60] for name in names[:5])}{more})"

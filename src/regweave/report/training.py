@@ -58,7 +58,6 @@ def page_text(name: str, model: Model, effort: Mapping[str, StageCount], back: t
 
 
 def _stages(record: TrainingRecord, effort: Mapping[str, StageCount]) -> dict[str, StageCount]:
-    """Return the counts and seconds of each stage, and of all together."""
     counts: Mapping[str, StageCount] = record.stages or effort
     costs = {
         name: StageCount(

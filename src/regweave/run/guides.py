@@ -1,4 +1,4 @@
-"""Guides of one registration: structures asked for by name, those that may guide, their maps and their record."""
+"""Guides of one registration: structures chosen by name, those that may guide, their maps and their record."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -122,7 +122,6 @@ def _values(fixed: LabelMap, moving: LabelMap, asked: Mapping[str, float]) -> di
 
 
 def _overlap(pair: ImagePair, values: tuple[int, ...]) -> float:
-    """Mean Dice of structures at the start."""
     assert pair.fixed_labels is not None
     assert pair.moving_labels is not None
     start = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)

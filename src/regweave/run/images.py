@@ -57,7 +57,7 @@ LABEL = re.compile(r"-?[0-9]{1,18}")
 
 
 def usual_outputs(n_voxels: int) -> tuple[str, ...]:
-    """Return what is written where nobody chooses, for a fixed image of that many voxels.
+    """Return the default outputs for a fixed image of that many voxels.
 
     Examples
     --------
@@ -135,7 +135,7 @@ class OutputImages:
         return None if self.pair.moving_labels is None else warp_labels(self.pair.moving_labels, self.start)
 
     def usual_outputs(self) -> tuple[str, ...]:
-        """Names of the files that are written where nobody chooses."""
+        """Names of the files that are written by default."""
         return usual_outputs(self.warped.data.size)
 
     @property
@@ -161,7 +161,7 @@ class OutputImages:
         if "displacement" in files:
             write_displacement(files["displacement"], smallest_displacement(self.transform), self.transform.ends)
         if "report" in files:
-            # Where a structure set is written, the file of the labels lies on the grid of the scan.
+            # Where a structure set is written, the file of the labels has the grid of the scan.
             self._write_view(folder / VIEW, warped_labels="labels" not in files)
 
     def _write_view(self, target: Path, *, warped_labels: bool) -> None:
@@ -199,7 +199,7 @@ def _write_view_image(path: Path, volume: Volume) -> None:
 
 @dataclass(frozen=True)
 class SavedImages:
-    """Images and transforms of a registration in its folder, each read when it is first asked for."""
+    """Images and transforms of a registration in its folder, each read when it is first used."""
 
     folder: Path  # folder that `regweave register` or `Result.save` wrote
     # inputs of the registration, since labels that are not among them have no file, and its start

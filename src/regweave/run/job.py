@@ -108,7 +108,7 @@ class Method(Reading):
 
 @dataclass(frozen=True, kw_only=True)
 class Job(Method):
-    """One registration as it is asked for."""
+    """Request of one registration."""
 
     fixed: ImageLike = field(kw_only=False, metadata=described(
         "Image that stays; its grid is that of the result. A path, a `Volume`, an (array, RAS affine) tuple, an image "

@@ -53,7 +53,7 @@ def _body(image: Image) -> NDArray[np.bool_]:
 def warn_of_doubts(
     pair: ImagePair, numbers: Mapping[str, float], inverse_error: InverseError, warped: LabelMap | None
 ) -> None:
-    """Warn of folds, of an inexact inverse, and of structures that vanish, change or lie outside a mask."""
+    """Warn of folds, of an inexact inverse, and of structures that vanish, change or are outside a mask."""
     if numbers["folding_fraction"] > 0:
         share = f"{100 * numbers['folding_fraction']:.2g}%"  # one voxel of a large image is no 0.00%
         notices.warn(f"W201: the field folds in {share} of the voxels; do not use it there")
@@ -78,7 +78,7 @@ def warn_of_doubts(
 
 
 def _warn_outside_masks(pair: ImagePair) -> None:
-    """Warn of structures that lie outside a mask in part: they are scored whole, though nothing guides them there."""
+    """Warn of structures that are outside a mask in part: they are scored whole, though nothing guides them there."""
     for name, image in (("fixed", pair.fixed), ("moving", pair.moving)):
         mask, labels = inside(image), image.labels
         if mask is None or labels is None:
@@ -95,7 +95,7 @@ def _warn_outside_masks(pair: ImagePair) -> None:
 class NodeRecorder:
     """Callback of `align` that measures the deciding metric and the confidence of each node in the last step.
 
-    Every step goes on to another callback. The settings are those of the levels, and name the last step.
+    Another callback gets every step too. The settings are those of the levels, and name the last step.
     """
 
     def __init__(self, weights: WeightTable, schedule: Settings, then: Callable[[Step], None]) -> None:

@@ -40,7 +40,7 @@ def allowed_threads(wanted: int | None = None) -> int:
     Raises
     ------
     UsageError
-        E186 where the number asked for, or the variable that gives it, is none from 1 to `MAX_THREADS`.
+        E186 where the wanted number, or the variable that gives it, is none from 1 to `MAX_THREADS`.
     """
     if wanted is not None:
         return _checked_threads("--threads", wanted)
@@ -86,7 +86,7 @@ _sharing: list[int] = []
 
 
 def share_memory(processes: int) -> None:
-    """Say that this process is one of several that do the same on this machine."""
+    """Record that this process is one of several that do the same on this machine."""
     _sharing[:] = [processes]
 
 
@@ -109,7 +109,7 @@ BYTES_PER_VOXEL = {
 """Bytes held at the peak: fields and outputs on the fixed grid, inverse on the moving one, views, refinement, and
 for each structure that a model makes out its maps, in two members of the refinement; features of a class predictor on
 its own grid, and what it holds of the image; a mask, and the image extrapolated beyond it."""
-FINEST_SPACING = 1 / 16  # control points that lie closer together than this, in voxels, have nothing to look at
+FINEST_SPACING = 1 / 16  # control points closer together than this, in voxels, see no voxel
 MOST_PER_AXIS = 1024
 MOST_NODES = 2**28  # control points that the compiled engines count
 WORK = {"cost": 1.6, "features": 120.0, "refine": 270.0, "outputs": 2000.0}
@@ -159,7 +159,7 @@ def forecast(
 ) -> Plan:  # fmt: skip
     """Forecast memory and, with ``probe``, time from the speed of one small cost volume on this machine.
 
-    ``structures`` are those that a model makes out in the images, where its refinement compares them, ``masked_voxels``
+    ``structures`` are those that a model segments in the images, where its refinement compares them, ``masked_voxels``
     the voxels of images that have a mask.
     """
     schedule = settings.for_bank(modality)
@@ -245,7 +245,7 @@ def check_memory(
 ) -> None:
     """Refuse a run that cannot fit, before it starts.
 
-    ``told_by`` tells the classes of the images, where a model has to.
+    ``told_by`` is the predictor of the classes, if one is used.
     """
     plan = forecast(fixed, moving, settings, modality, probe=False, structures=structures, masked_voxels=masked_voxels)
     told = 0.0 if told_by is None else max(_predictor_mb(g, told_by) for g in (fixed, moving))
@@ -293,7 +293,6 @@ class Cache:
 
 
 def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
-    """Arrays that a value is made of."""
     if isinstance(value, np.ndarray):
         yield value
     elif is_dataclass(value):

@@ -32,7 +32,7 @@ class InputFile(RecordPart):
 class StartRecord(RecordPart):
     """Initial alignment."""
 
-    requested: Text  # method or file, as asked for and as used
+    requested: Text  # method or file that was requested, and that was used
     used: Text
     reason: Text = ""  # why another one was used
     file: Text | None = None  # its file

@@ -140,7 +140,7 @@ class Prepared:
     pair: ImagePair  # the same at their start, with the labels that were given
     seen: ImagePair  # the same with the classes that choose columns, and with structure maps
     classes_from: ClassesFrom  # source of these classes
-    start: Any  # initial alignment that was asked for, the method that was used, and why it is another one
+    start: Any  # requested initial alignment, the method that was used, and why it is another one
     used: str
     reason: str
     guides: GuidesRecord | None  # structures that guide
@@ -173,7 +173,7 @@ def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable 
         recipe = Recipe.resolve(settings, data, model, metric_weights(job.metrics))
         data = recipe.name_structures(data)
     with report.stage("initial"), notices.collected() as warned:
-        named = str(start) if isinstance(start, str | Path) else object()  # an object in memory is cached for nobody
+        named = str(start) if isinstance(start, str | Path) else object()  # an object in memory is not cached
         key = (key, named, tuple(model.class_names.items()) if model is not None and recipe.match is not None else None)
         alone = job.transform != "deformable"
         key = (key, alone)
@@ -248,7 +248,7 @@ def refine_field(
 
 
 def transform_of(ready: Prepared, refined: Refinement) -> Transform:
-    """Return the transform of a refined displacement, on the grid of the fixed image as it is stored."""
+    """Return the transform of a refined displacement, on the stored grid of the fixed image."""
     fixed, moving = ready.data.stored["fixed"], ready.data.stored["moving"]
     voxels = fixed.to_stored(refined.displacement)
     turn = turned if np.may_share_memory(voxels, refined.displacement) else turn_in_place
@@ -262,7 +262,7 @@ def score_trial(job: Job, cache: Cache, content: Hashable = None) -> PairScore:
     ``cache`` has what other trials on the same ``content`` have computed.
     """
     ready = prepare(job, cache, ProgressReporter(), content)
-    schedule = ready.recipe.schedule.without_proof()  # nobody reads the bounds
+    schedule = ready.recipe.schedule.without_proof()  # the bounds are not used
     ready = replace(ready, recipe=replace(ready.recipe, schedule=schedule))
     refined = refine_field(ready, align_levels(ready, cache))
     pair = as_stored(ready.pair, ready.data)
@@ -271,7 +271,7 @@ def score_trial(job: Job, cache: Cache, content: Hashable = None) -> PairScore:
 
 
 def provenance_of(ready: Prepared, model: Any, threads: int) -> Provenance:
-    """Return all that is needed to run the registration again; ``model`` is as it was given, a path or an object."""
+    """Return all that is needed to run the registration again; ``model`` is the given path or object."""
     job, recipe, data = ready.job, ready.recipe, ready.data
     fixed, moving = data.modalities
     return Provenance(

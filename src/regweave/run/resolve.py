@@ -32,6 +32,7 @@ R = TypeVar("R", bound=Reading)
 FINER = 2.0
 """Times that the voxels of an image may be finer than those of a predictor's training images: beyond, maps are off."""
 
+LISTED = 6  # classes of a model that a message lists
 VOLUMES_APART = 4.0  # times that a label may be larger or smaller than what the model segments under its number
 
 ClassesFrom = Literal["labels", "predicted", "none"]
@@ -47,7 +48,7 @@ class Recipe:
     weights: WeightTable  # w of the finest level and of the refinement
     coarse: WeightTable | None = None  # w of the other levels, where a model acts at the finest one only
     model: Model | None = None  # where the weights come from
-    predictor: Predictor | None = None  # what the model tells structures with
+    predictor: Predictor | None = None  # class predictor of the model
     match: StructureMatch | None = None  # which moving label is which class of the model
     blind: WeightTable | None = None  # w for pairs without moving labels, where training found another
     # the model's structure maps are left out, because the images are far finer than in training
@@ -87,7 +88,7 @@ class Recipe:
         return any(self.schedule.compares_maps(w) for w in (self.weights, self.blind) if w is not None)
 
     def _at_resolution_of(self, geometry: Geometry) -> Recipe:
-        """Leave out what was learned about the refinement, and say so, where an image is far finer than in training."""
+        """Leave out learned parts of the refinement, with a warning, where an image is far finer than in training."""
         known = self.predictor.trained_mm if isinstance(self.predictor, TrainedResolution) else None
         finest = float(geometry.spacing_mm.min())
         if known is None or known <= FINER * finest or not self.compares_maps:
@@ -196,7 +197,7 @@ class Recipe:
         )  # fmt: skip
 
     def drop_label_members(self, classes_from: ClassesFrom) -> Recipe:
-        """Take the weights for pairs without labels, or those without label-based members, where training says so."""
+        """Take the weights for pairs without labels, or those without label-based members, as training chose."""
         if classes_from == "labels" or self.model is None:
             return self
         if self.blind is not None:
@@ -207,7 +208,7 @@ class Recipe:
 
 
 def with_structure_maps(pair: ImagePair, predictor: Predictor) -> ImagePair:
-    """Return the pair with what a predictor tells of both images, and the maps of its moving labels."""
+    """Return the pair with the structure maps of both images by a predictor, and those of its moving labels."""
     fixed, moving = predictor.maps(pair.fixed), predictor.maps(pair.moving)
     outline = moving if pair.moving_labels is None else maps_from_labels(pair.moving_labels, predictor)
     return pair.with_fixed(maps=fixed).with_moving(maps=moving, label_maps=outline)
@@ -286,7 +287,7 @@ def _match(labels: LabelMap | None, model: Model | None) -> StructureMatch | Non
 
 
 def _doubt_numbers(match: StructureMatch, model: Model) -> None:
-    """Warn where the model knows none of the moving labels, or where labels are matched by number in another set."""
+    """Warn where the model has none of the moving labels, or where labels are matched by number in another set."""
     classes = [c for c in model.weights.classes if c != 0]
     labels = sorted((*match.to, *match.unknown))
     if not match.to:
@@ -305,10 +306,9 @@ def _doubt_numbers(match: StructureMatch, model: Model) -> None:
         )
 
 
-def _listed(model: Model, classes: Sequence[int], longest: int = 6) -> str:
-    """List the first classes of a model with their names."""
-    shown = ", ".join(f"{c} {name}" if (name := model.class_names.get(c)) else str(c) for c in classes[:longest])
-    return f"{shown} and {len(classes) - longest} more" if len(classes) > longest else shown
+def _listed(model: Model, classes: Sequence[int]) -> str:
+    shown = ", ".join(f"{c} {name}" if (name := model.class_names.get(c)) else str(c) for c in classes[:LISTED])
+    return f"{shown} and {len(classes) - LISTED} more" if len(classes) > LISTED else shown
 
 
 def doubt_volumes(pair: ImagePair, recipe: Recipe) -> None:
@@ -333,5 +333,5 @@ def doubt_volumes(pair: ImagePair, recipe: Recipe) -> None:
 
 
 def predictor_of(model: Model | None) -> Predictor | None:
-    """Return what tells the classes of an image without labels, where a model brings it and has columns to choose."""
+    """Return the class predictor of a model that has columns to choose."""
     return None if model is None or len(model.weights.classes) == 1 else model.predictor

@@ -274,7 +274,7 @@ class Result(RecordPart):
         return {name: found[name] for name in ("verdict", "rules", "dice", "mean_dice")} | guided | found
 
     def warp(self, image: Any, *, fill: float | None = None) -> Volume:
-        """Bring another image of the moving space, such as a dose, onto the fixed grid; ``fill`` lies outside it."""
+        """Bring another image of the moving space, such as a dose, onto the fixed grid; ``fill`` is outside it."""
         moving = read_image(image)
         return warp_image(moving, self.transform, fill=fill_value(moving) if fill is None else fill)
 

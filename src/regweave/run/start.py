@@ -90,7 +90,7 @@ def point_guides(
 
 
 def used_start(init: Any, pair: ImagePair, warned: Sequence[str], warned_later: Sequence[str]) -> tuple[str, str]:
-    """Return the method that aligned a pair, empty for a transform, and why it is not the one that was asked for.
+    """Return the method that aligned a pair, empty for a transform, and why it is not the requested one.
 
     ``pair`` is as the images alone were aligned; ``warned`` are the warnings of that, ``warned_later`` those of the
     alignment of structures.

@@ -68,24 +68,15 @@ def warp(
 
     With the inverse, and the moving image as reference, a fixed image is brought onto the moving grid.
 
-    Parameters
-    ----------
-    image : ImageLike
-        As in `register`.
-    transform : path, Transform, Result, "identity", or several of them
-        What takes points of the result's grid to the image. Of several the first is applied first to these points, as
-        in the list of antsApplyTransforms; "[file,1]" is the inverse of a file.
-    reference : ImageLike, optional
-        Image on whose grid the result lies; by default the grid that the transform starts from.
-    fill : float, optional
-        Value outside the image; by default -1000 for CT, else 0.
-    interpolation : "linear", "nearest", "label" or "bspline"
-        Between voxels; ``label`` takes the value of the largest trilinear weight, for label maps.
-    nonfinite : "error" or "mask"
-        Voxels that are not finite numbers: refuse the image, or treat them as background.
-    **grid
-        ``to`` ("fixed" or "moving") is the space of the result, where the grids cannot tell; ``other_grid=True`` lets
-        the reference be another grid in that space; ``nifti_frame`` and ``follow_links`` as in `register`.
+    Parameters ---------- image : ImageLike As in `register`. transform : path, Transform, Result, "identity", or
+    several of them What takes points of the result's grid to the image. Of several the first is applied first to these
+    points, as in the list of antsApplyTransforms; "[file,1]" is the inverse of a file. reference : ImageLike, optional
+    Image whose grid the result has; by default the grid that the transform starts from. fill : float, optional Value
+    outside the image; by default -1000 for CT, else 0. interpolation : "linear", "nearest", "label" or "bspline"
+    Between voxels; ``label`` takes the value of the largest trilinear weight, for label maps. nonfinite : "error" or
+    "mask" Voxels that are not finite numbers: refuse the image, or treat them as background. **grid ``to`` ("fixed" or
+    "moving") is the space of the result, where the grids do not decide it; ``other_grid=True`` lets the reference be
+    another grid in that space; ``nifti_frame`` and ``follow_links`` as in `register`.
 
     Returns
     -------
@@ -165,7 +156,7 @@ def warp_points(
     points_mm : array of shape (..., 3)
         LPS millimetres.
     transform : path, Transform, Result or "identity"
-        Applied as it is; of a `Result` the one that starts in ``source``.
+        Applied without inversion; of a `Result` the one that starts in ``source``.
     source : "fixed" or "moving"
         Space of the points. A transform that is known to start in the other one is refused.
     reference : ImageLike, optional
@@ -265,7 +256,7 @@ def _grid(reference: ImageLike | Geometry | None, words: GridWords) -> Geometry 
 
 
 def _joins_frame(transform: TransformLike, reference: ImageLike | Geometry | None) -> bool:
-    """Tell whether a DICOM registration starts in the frame of a DICOM series; E160 where that is another one."""
+    """Return whether a DICOM registration starts in the frame of a DICOM series; E160 where that is another one."""
     if not isinstance(transform, str | Path) or suffix_of(Path(transform)) not in DICOM_SUFFIXES:
         return False
     path = as_path(reference)

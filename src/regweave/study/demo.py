@@ -46,7 +46,7 @@ N_TRAIN, N_TEST = 6, 4
 FIRST_TEST = 1000  # held-out phantoms have the same seeds for any number of phantoms to learn from
 MOST_CASES = 20
 LEAST_CASES = 6
-MOST_PAGES = 4  # held-out pairs with a page of their own, those with the lowest Dice
+MOST_PAGES = 4  # held-out pairs with a separate page, those with the lowest Dice
 LISTS = ("PAIRS.csv", "pairs.csv")
 IMAGE, LABELS = "image.nii.gz", "labels.nii.gz"
 BEFORE = "before"
@@ -301,7 +301,6 @@ class DemoSummary(RecordPart):
         return out
 
     def _by_structure(self) -> list[str]:
-        """Name the structures in which the learned weights are above and below the best single metric of each."""
         singles = [row.method for row in self.against if row.method.endswith(" alone") and row.method in self.dice]
         above, below = [], []
         for place, name in enumerate(self.structures, start=1):

@@ -44,7 +44,7 @@ STORE = "tasks"
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateJob(Reading):
-    """An evaluation as it is asked for."""
+    """Request of an evaluation."""
 
     pairs: Pairs = field(kw_only=False, metadata=described(
         "List of pairs with both label maps. A CSV file, a pandas table, rows by column, or tuples of fixed image, "

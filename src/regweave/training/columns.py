@@ -83,7 +83,6 @@ def select_columns(state: TrainingState) -> TrainingState:
 
 
 def _best(attempts: Sequence[Attempt]) -> ColumnSelection:
-    """Return the selection with the largest gain, of equals the first."""
     return max((selection for selection, _ in attempts), key=lambda selection: selection.value)
 
 
@@ -141,7 +140,6 @@ class ColumnLearner:
         return 4.0 * sum(s.n_nodes * (s.n_labels * per_label + columns) for s in used) / 2**20
 
     def _load(self, pair: PairFiles) -> ImagePair:
-        """Read a pair, with the initial alignment of the settings."""
         candidates, initial = self.state.candidates, self.state.settings.initial
         data = read_inputs(**pair.files, reading=candidates.run.reading)
         started = start_pair(data, initial)
@@ -254,7 +252,6 @@ class Trial:
         return selection, line
 
     def _surrogate(self) -> tuple[float | None, float | None]:
-        """Mean surrogate loss of the folds, before and after learning."""
         found = [s for c in self.columns if (s := c.surrogate()) is not None]
         if not found:
             return None, None

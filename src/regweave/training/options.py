@@ -24,9 +24,8 @@ from pydantic import (
 )
 
 from regweave import extras, predictors
-from regweave.config.member import describe_problems
 from regweave.config.presets import Metrics, choose_settings, metric_weights, read_table, validate
-from regweave.config.settings import Settings
+from regweave.config.settings import Settings, describe_problems
 from regweave.errors import UsageError
 from regweave.jobs.cluster import Cluster
 from regweave.jobs.methods import next_values
@@ -185,7 +184,7 @@ class TrainSetup(TrainOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainJob(TrainSetup, Reading):
-    """A training as it is asked for."""
+    """Request of a training."""
 
     pairs: Pairs = field(kw_only=False, metadata=described(
         "Pairs with both label maps: a CSV file, a pandas table, rows by column, or tuples of fixed image, moving "

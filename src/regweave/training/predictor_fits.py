@@ -49,9 +49,9 @@ def segmented_images(
     hashes: Callable[[PairFiles], Mapping[str, str]],
     grids: Callable[[PairFiles], Mapping[str, Geometry]],
 ) -> list[SegmentedImage]:
-    """Each image of the list once, whatever its name; moving images first.
+    """Each image of the list once, even under several names; moving images first.
 
-    A pair of two patients does not say which of them an image shows; those that all pairs with this image have in
+    A pair of two patients leaves open which of them an image shows; those that all pairs with this image have in
     common do, mostly. ``hashes`` returns the SHA-256 of the files of a pair by column, ``grids`` its two grids.
     """
     patients: dict[str, set[str]] = {}
@@ -125,7 +125,7 @@ class PredictorFits:
         self.store.mkdir(parents=True, exist_ok=True)
         write_archive(file, json.dumps(parts.to_json(arrays=False)), parts.arrays)
         checkpoint.unlink(missing_ok=True)
-        # As it was kept, and not as it was fitted: a training that goes on later sees the same numbers.
+        # The stored numbers, not the fitted ones: a training that continues later uses the same.
         return predictors.load(parts)
 
     def _kept(self, file: Path) -> Predictor | None:
@@ -153,7 +153,7 @@ class PredictorFits:
         return self.kind.fit(examples, like)
 
 
-PARTS = 5  # parts into which the patients are dealt; a pair's predictor leaves out those of its own patients
+PARTS = 5  # parts into which the patients are dealt; a pair's predictor leaves out those of its patients
 COSTLY_PARTS = 3  # parts where a fit takes minutes or more
 SCORED_IMAGES = 12  # images whose segmentations are scored, at most
 
@@ -161,7 +161,7 @@ SCORED_IMAGES = 12  # images whose segmentations are scored, at most
 class Predictors:
     """Fits of class predictors to the images of a list, each computed when it is first used.
 
-    Where a fit is costly as few are made as can be: fewer parts, and none for a pair that lies across two of them.
+    Where a fit is costly as few are made as can be: fewer parts, and none for a pair across two of them.
     Patients of other pairs than ``pairs`` are never left out. The seed deals the parts, and draws images that are
     scored.
     """
@@ -190,11 +190,11 @@ class Predictors:
         return self._fit(self._images, None)
 
     def judges(self, pair: PairFiles) -> bool:
-        """Tell whether a predictor without the patients of a pair is worth its fit."""
+        """Return whether a predictor without the patients of a pair is worth its fit."""
         return not self.kind.costly or len(self._parts(pair.patients)) == 1
 
     def without(self, pair: PairFiles) -> Predictor | None:
-        """Return a predictor that knows no patient of a pair; None where too little is left to learn from."""
+        """Return a predictor fitted without the patients of a pair; None where too little is left to learn from."""
         return self._without(self._parts(pair.patients)) if self.judges(pair) else None
 
     def left_out(self) -> LeftOutDice:
@@ -234,7 +234,7 @@ class Predictors:
 def choose_predictors(kinds: Sequence[Predictors], log: TrainingLog) -> tuple[Predictors, PredictorChoice | None]:
     """Choose the kind that segments left-out patients best, of equals the first.
 
-    The record is None where there is no choice, and the one kind is cheap: it holds patients out as it is fitted.
+    The record is None where there is no choice, and the one kind is cheap: it holds patients out in its fit.
     """
     if len(kinds) == 1 and not kinds[0].kind.costly:
         return kinds[0], None

@@ -198,7 +198,7 @@ def weigh_by_structure(
 
 
 def by_curves(found: RefinementWeights) -> Propose:
-    """Return the learner of columns from Dice: each structure takes the best values of its own shrunken curves."""
+    """Return the learner of columns from Dice: each structure takes the best values of its shrunken curves."""
 
     def propose(pairs: Sequence[PairFiles]) -> tuple[WeightTable, Preferences]:
         factors = preferences(found.curves, pairs, found.weights.classes)

@@ -119,14 +119,13 @@ def fit_model(
     run: Runner,
     on_progress: Callable[[TrainProgress], None],
     workers: int = 1,
-    kept: Cache | None = None,
 ) -> Model:
     """Run all stages and return the model; the order of the pairs does not change it.
 
-    ``workers`` are threads for learning. ``kept`` has trajectories and fits that trainings on the same pairs share.
+    ``workers`` are threads for learning.
     """
     log, listed = TrainingLog(on_progress), tuple(sorted(pairs, key=lambda p: p.id))
-    state = TrainingState(options, log, kept or Cache(options.max_memory_mb), workers, listed, settings, run)
+    state = TrainingState(options, log, Cache(options.max_memory_mb), workers, listed, settings, run)
     with log.stage("read"):
         state = scan_dataset(state)
     with notices.muted("W20"):  # warnings about files have been shown; each registration would repeat them

@@ -86,7 +86,7 @@ class TrainingLog:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that a training knows; each stage returns a copy in which its own parts are set."""
+    """All results of a training so far; each stage returns a copy in which its own parts are set."""
 
     options: TrainOptions
     log: TrainingLog
@@ -144,7 +144,7 @@ class TrainingState:
         return replace(self, settings=settings, candidates=replace(self.candidates, settings=settings))
 
     def folds(self) -> list[Fold]:
-        """Split the judged pairs by patient: as many folds as asked for, or as the patients allow, at least two."""
+        """Split the judged pairs by patient: as many folds as wished, or as the patients allow, at least two."""
         if not self.options.gate:
             return []
         for k in range(self.options.folds, 2, -1):

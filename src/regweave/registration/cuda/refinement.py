@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.config.member import Member
-from regweave.config.settings import Refine
+from regweave.config.settings import Member, Refine
 from regweave.registration import forces as host
 from regweave.registration.forces import SMALL_DIFFERENCE, ClassWeights, stretch
 from regweave.spatial.node_classes import numbers_of

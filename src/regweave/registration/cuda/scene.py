@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from regweave import metrics
-from regweave.config.member import Member
+from regweave.config.settings import Member
 from regweave.metrics import dwt, mi, mind
 from regweave.registration.cuda.refinement import gaussian_sides
 from regweave.registration.scene import ComparedMaps, Resolution, Scene

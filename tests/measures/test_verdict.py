@@ -7,6 +7,7 @@ import pytest
 from regweave.errors import RegweaveError, UsageError
 from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import Landmark, LandmarkScore
+from regweave.measures.likeness import Likeness
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.verdict import (
     OF_REGISTRATIONS,
@@ -28,6 +29,9 @@ GOOD = {
     "inverse_error": InverseError(1, 2000, 0.2, (0, 0, 0), 0.4, 0.4),
     "landmarks": LandmarkScore(points=(Landmark("a", *[(0.0, 0.0, 0.0)] * 4, 3.0, 1.0),)),
     "warnings": [],
+    "likeness": Likeness(
+        word="alike", score=0.2, reasons=("images correlate 0.97",), numbers={}, reference="r", kind="ct"
+    ),
 }
 
 

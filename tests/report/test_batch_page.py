@@ -24,7 +24,13 @@ REASON = {"rule": "folding_percent", "level": "look", "text": "voxels folded: 0.
 
 
 def done(name: str, verdict: str = "pass", **more: object) -> dict:
-    numbers = {"mean_dice_before": 0.5, "mean_dice_after": 0.75, "folding_percent": 0.0, "seconds": 12.25}
+    numbers = {
+        "mean_dice_before": 0.5,
+        "mean_dice_after": 0.75,
+        "folding_percent": 0.0,
+        "seconds": 12.25,
+        "likeness": 0.31,
+    }
     return {"id": name, "status": "ok", "folder": name, "verdict": verdict, **numbers, **more}
 
 
@@ -53,8 +59,8 @@ def write(folder: Path, rows: list[dict]) -> None:
 def test_every_pair_has_its_row(folder):
     found = Reader(write_page(folder))
     a, b, c = found.rows[1:]
-    assert a[1] == ["a", "✓ pass", "", "0.500", "0.750", "+0.250", "0.0000", "12.2"]
-    assert b[1][1:7] == ["● look closer", REASON["text"], "–", "–", "–", "0.0000"]
+    assert a[1] == ["a", "✓ pass", "", "0.500", "0.750", "+0.250", "+0.31", "0.0000", "12.2"]
+    assert b[1][1:7] == ["● look closer", REASON["text"], "–", "–", "–", "+0.31"]
     assert c[1][1] == "✗ fail"
     assert c[1][2].startswith("E102: 'c.nii' is cut </script>")
     marks = [attributes["data-marks"].split() for attributes, _ in (a, b, c)]
@@ -82,7 +88,7 @@ def test_pages_and_pictures_are_those_that_exist(folder):
 def test_the_contact_sheet_begins_with_the_worst(tmp_path):
     rows = [
         done("good", thumbnail="p.png"),
-        done("less", thumbnail="p.png", mean_dice_after=0.6),
+        done("less", thumbnail="p.png", likeness=-0.6),
         done("bad", "fail", thumbnail="p.png", mean_dice_after=0.9, reasons=[REASON]),
         done("odd", "look", thumbnail="p.png", mean_dice_after=0.9, reasons=[REASON]),
     ]
@@ -90,7 +96,7 @@ def test_the_contact_sheet_begins_with_the_worst(tmp_path):
     (tmp_path / "p.png").write_bytes(PICTURE)
     text = Reader(write_page(tmp_path)).text
     assert re.findall(r'class="tile \w+".*?data-row="(\d)"', text) == ["2", "3", "1", "0"]
-    assert "Dice&nbsp;0.60" in text
+    assert "Dice&nbsp;0.75" in text
 
 
 def test_a_thumbnail_is_small_and_grey_where_images_agree():
@@ -152,8 +158,8 @@ def test_what_is_written_is_checked_as_what_is_read():
 def test_pairs_without_pictures_and_labels_have_no_columns_for_them(tmp_path):
     write(tmp_path, [done("a", mean_dice_before=None, mean_dice_after=None)])
     found = Reader(write_page(tmp_path))
-    assert found.rows[0][1] == ["pair", "verdict", "reasons", "folding %", "seconds"]
-    assert found.rows[1][1][:4] == ["a", "✓ pass", "", "0.0000"]
+    assert found.rows[0][1] == ["pair", "verdict", "reasons", "likeness", "folding %", "seconds"]
+    assert found.rows[1][1][:5] == ["a", "✓ pass", "", "+0.31", "0.0000"]
 
 
 def test_who_lies_apart_from_the_group_is_named_first(tmp_path):

@@ -120,6 +120,8 @@ def print_result(result: Result, output: Path, *, page: bool) -> None:
     if run.classes_from == "predicted":
         console.print("classes     predicted from the moving image")
     console.print(verdict_lines(result.verdict))
+    if result.likeness is not None:
+        console.print(f"likeness    {terminal_safe(result.likeness.text)}", soft_wrap=True)
     console.print(f"start       {terminal_safe(run.start.words())}", soft_wrap=True)
     if run.model is not None:
         reason = f": {run.model.reason}" if run.model.reason else ""

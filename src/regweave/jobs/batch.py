@@ -61,7 +61,7 @@ THUMBNAIL = "thumbnail.png"
 FILES = "files"  # key of the hashes of a row's files in the store
 FORMAT: Literal["regweave-batch"] = "regweave-batch"
 CELLS = (
-    "id", "status", "verdict", "mean_dice_before", "mean_dice_after", "folding_percent", "min_jacobian",
+    "id", "status", "verdict", "likeness", "mean_dice_before", "mean_dice_after", "folding_percent", "min_jacobian",
     "max_jacobian", "seconds", "peak_mb", "warnings", "code", "message", "folder",
 )  # fmt: skip
 """Columns of ``results.csv``."""
@@ -76,6 +76,7 @@ class BatchRow(RecordPart):
     thumbnail: SafePath | None = None
     verdict: Word | None = None
     reasons: tuple[Reason, ...] = ()
+    likeness: Known = None  # score without labels of the fixed image: the lower, the sooner it is to be looked at
     mean_dice_before: Known = None  # means over the structures that count, where both images have labels
     mean_dice_after: Known = None
     folding_percent: Known = None
@@ -300,6 +301,7 @@ def register_row(task: Mapping[str, Any]) -> dict[str, Any]:
     dice, regularity, folder = result.mean_dice, result.regularity, Path(task["folder"])
     found: dict[str, Any] = plain({
         "verdict": result.verdict.word, "reasons": [vars(reason) for reason in result.verdict.reasons],
+        "likeness": None if result.likeness is None else result.likeness.score,
         "mean_dice_before": dice.get("before"), "mean_dice_after": dice.get("after"),
         "folding_percent": 100 * regularity["folding_fraction"],
         "min_jacobian": regularity["min_jacobian"], "max_jacobian": regularity["max_jacobian"],

@@ -19,6 +19,7 @@ from regweave.io.disk.records import LARGEST, Number, Text
 from regweave.io.disk.text import parse_toml, read_text
 from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkScore
+from regweave.measures.likeness import Likeness
 from regweave.measures.propagation import ClinicSection, PropagatedStructure, WholePair
 from regweave.measures.scores import PairScore
 
@@ -65,6 +66,7 @@ OF_REGISTRATIONS: Mapping[str, Rule] = {
     "least_mean_dice": Rule("mean Dice", least=True, needs=BOTH_LABELS),
     "least_structure_dice": Rule("lowest Dice of a structure", least=True, needs=BOTH_LABELS),
     "surface_distance_mm": Rule("largest HD95 of a structure", " mm", needs=BOTH_LABELS),
+    "likeness": Rule("likeness of the images", least=True, needs="likeness of the images (not measured)"),
     "doubtful_warnings": Rule("warnings about start or model", needs="warnings (not recorded)"),
 }
 """Rules about a registration."""
@@ -273,6 +275,7 @@ def judge(
     warnings: Iterable[str] | None = None,
     clinic: ClinicSection | None = None,
     whole: WholePair | None = None,
+    likeness: Likeness | None = None,
 ) -> Verdict:
     """Apply acceptance criteria to the measurements of a registration.
 
@@ -286,6 +289,8 @@ def judge(
     doubts = [text for text in dict.fromkeys(warnings or ()) if text.startswith(DOUBTFUL)]
     measures = _of_field(regularity or {}, inverse_error, landmarks) | _of_structures(score)
     measures |= _of_whole(whole) | _of_clinic(clinic)
+    if likeness is not None:
+        measures["likeness"] = (likeness.score, "")
     if warnings is not None:
         measures["doubtful_warnings"] = (float(len(doubts)), "")
     signs_known = any(rule in rules.limits and not math.isnan(measures.get(rule, NONE)[0]) for rule in OTHER_PATIENT)
@@ -300,6 +305,8 @@ def judge(
             texts = [f"{RULES[rule].words}: {value:.3g}{RULES[rule].unit}{name} ({rules.words(rule)})"]
             if rule == "doubtful_warnings" and doubts:
                 texts = [in_words(text) for text in doubts]
+            if rule == "likeness" and likeness is not None:
+                texts = [f"{likeness.text} (score {value:.1f}: {rules.words(rule)})"]
             reasons += [Reason(rule, "fail" if level == "fail" else "look", text) for text in texts]
     signs = [reason for reason in reasons if reason.rule in OTHER_PATIENT]
     if ANOTHER_PATIENT in rules.limits and (level := rules.broken(ANOTHER_PATIENT, len(signs))):

@@ -22,6 +22,7 @@ LARGEST_THUMBNAIL = 100_000  # bytes; a larger picture is left out
 DICE = (("Dice before", ".3f"), ("Dice after", ".3f"), ("change", "+.3f"))
 SEVERITY = {"fail": 4, "look": 2}
 MOST_APART = 20  # outliers that are listed
+LIKENESS = ("likeness", "+.2f")
 OTHERS = (("folding %", ".4f"), ("seconds", ".1f"))
 
 
@@ -38,11 +39,13 @@ class Line:
     link: str = ""
     thumbnail: str = ""
     dice: float = math.nan
+    likeness: float = math.nan
 
     @property
     def badness(self) -> float:
-        """Order of the contact sheet: failures first, then what is to be looked at, and the less overlap the sooner."""
-        return SEVERITY.get(self.word, 0) + (0.0 if math.isnan(self.dice) else 1.0 - self.dice)
+        """Order of the contact sheet: failures first, then what is to be looked at, and the less alike the sooner."""
+        within = 1.0 - self.dice if math.isnan(self.likeness) else 1 / (1 + math.exp(self.likeness))
+        return SEVERITY.get(self.word, 0) + (0.0 if math.isnan(within) else within)
 
 
 def write_page(folder: str | Path) -> Path:
@@ -56,7 +59,7 @@ def draw(batch: Batch) -> Path:
     labelled = any(row.mean_dice_after is not None for row in batch.rows)
     text = list_page(
         [_line(row, batch.folder, labelled) for row in batch.rows], title="Batch", back=None, tally=batch.tally(),
-        rules=batch.rules, columns=[*DICE, *OTHERS] if labelled else OTHERS,
+        rules=batch.rules, columns=[*(DICE if labelled else ()), LIKENESS, *OTHERS],
     )  # fmt: skip
     with owned_path(batch.folder / INDEX) as part:
         part.write_text(text, encoding="utf-8")
@@ -87,9 +90,9 @@ def list_page(
 
 
 def _line(row: BatchRow, folder: Path, labelled: bool) -> Line:
-    numbers = (row.mean_dice_before, row.mean_dice_after, row.folding_percent, row.seconds)
-    before, after, folding, seconds = (math.nan if v is None else v for v in numbers)
-    values = [*([before, after, after - before] if labelled else []), folding, seconds]
+    numbers = (row.mean_dice_before, row.mean_dice_after, row.likeness, row.folding_percent, row.seconds)
+    before, after, likeness, folding, seconds = (math.nan if v is None else v for v in numbers)
+    values = [*([before, after, after - before] if labelled else []), likeness, folding, seconds]
     if row.status == "failed":
         code = [row.code] if row.code else []
         return Line(row.id, "fail", ": ".join([*code, str(row.message)]), ["fail", "error", *code], values)
@@ -97,7 +100,9 @@ def _line(row: BatchRow, folder: Path, labelled: bool) -> Line:
     text = "; ".join(reason.text for reason in row.reasons)
     page = f"{row.folder}/{REPORT}"
     link = page if (folder / page).is_file() else ""
-    return Line(row.id, str(row.verdict), text, marks, values, "", link, _thumbnail(row.thumbnail, folder), after)
+    return Line(
+        row.id, str(row.verdict), text, marks, values, "", link, _thumbnail(row.thumbnail, folder), after, likeness
+    )
 
 
 def _thumbnail(place: str | None, folder: Path) -> str:
@@ -114,7 +119,7 @@ def _thumbnail(place: str | None, folder: Path) -> str:
 
 LEAST = 5  # a group of fewer registrations has no outliers
 REACH = 1.5  # an outlier is this many ranges of the quartiles beyond them, as Tukey drew boxes
-BAD_SIDE = {"Dice after": -1, "change": -1, "HD95 mm": 1, "folding %": 1, "seconds": 1}
+BAD_SIDE = {"Dice after": -1, "change": -1, "likeness": -1, "HD95 mm": 1, "folding %": 1, "seconds": 1}
 """Measures that are looked at, and the side on which a value is bad."""
 
 

@@ -16,6 +16,7 @@ from regweave.io import fill_value
 from regweave.io.disk.records import this_program
 from regweave.measures.deformation import regularity
 from regweave.measures.landmarks import LandmarkPairs
+from regweave.measures.likeness import likeness_of
 from regweave.measures.scores import PairScore
 from regweave.options import called
 from regweave.progress import OnProgress, ProgressReporter, RegistrationBar
@@ -118,11 +119,12 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
             del inversion
             inverse_error, consistency_mm = inverse_measures(pair, transform, inverse, left_over, kernels)
             score = score_of(pair, warped_labels)
+            likeness = likeness_of(pair, transform, warped, warped_labels, recipe.bank)
             warn_of_doubts(pair, numbers, inverse_error, warped_labels)
     result = Result(
         images=OutputImages(transform, inverse, warped, warped_labels, pair, nodes.evidence), structures=score,
         steps=tuple(steps), refinement=tuple(descent), regularity=numbers,
-        inverse_consistency_mm=consistency_mm, inverse_error=inverse_error,
+        inverse_consistency_mm=consistency_mm, inverse_error=inverse_error, likeness=likeness,
         seconds=dict(report.seconds), peak_memory_mb=peak_memory_mb(), warnings=tuple(warned),
         weights=recipe.weights, rules=rules, provenance=provenance,
     )  # fmt: skip

@@ -35,6 +35,7 @@ from regweave.io.disk.records import RESULT, Number, RecordPart, Text, Whole, ch
 from regweave.io.disk.text import read_json
 from regweave.measures.deformation import InverseError, Regularity, RoundTrip
 from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_landmarks
+from regweave.measures.likeness import Likeness
 from regweave.measures.propagation import ClinicSection
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.verdict import Rules, Verdict, default_rules, judge
@@ -97,6 +98,8 @@ class Result(RecordPart):
         Folding, SDlogJ, Jacobians; mean, 95th percentile and maximum of the inverse error.
     inverse_error : InverseError
         Residual of the inverse inside the body.
+    likeness : Likeness, optional
+        Score without labels of the fixed image, and what it is made of.
     seconds : mapping
         Wall time of each stage; `write` adds that of the files and of the page.
     weights : WeightTable
@@ -119,6 +122,7 @@ class Result(RecordPart):
     regularity: Regularity
     inverse_consistency_mm: RoundTrip
     inverse_error: InverseError
+    likeness: Likeness | None = None
     seconds: dict[str, Number]
     peak_memory_mb: Number
     warnings: tuple[Text, ...]
@@ -264,7 +268,7 @@ class Result(RecordPart):
         return judge(
             score.among(self.guided, inside=False) if self.guided else score, self.rules,
             regularity=self.regularity, inverse_error=self.inverse_error, landmarks=self.landmarks,
-            warnings=self.warnings, clinic=self.clinic,
+            warnings=self.warnings, clinic=self.clinic, likeness=self.likeness,
         )  # fmt: skip
 
     def summary(self) -> dict[str, Any]:

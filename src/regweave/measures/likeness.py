@@ -1,0 +1,435 @@
+"""Likeness of two registered images, measured without labels of the fixed one, and its place among good results.
+
+All numbers come from samples: some voxels of the body, some inside each warped structure, and small patches round
+some voxels of its contour. So the cost hardly depends on the size of the images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from regweave.io.disk.records import Count, Number, RecordPart, Text, Whole, checked, read_record
+from regweave.io.disk.text import parse_json
+from regweave.io.modality import BankName
+from regweave.spatial.intensity import apply_window, default_window, inside
+from regweave.types import Float32Array, Float64Array, ImagePair, IntArray, LabelMap, Transform, Volume
+
+MOST_VOXELS, MOST_INSIDE, MOST_AT_CONTOUR = 30_000, 30_000, 4_000
+"""Voxels of the images, voxels inside structures, and voxels of contours that are measured at most."""
+LEAST_VOXELS = 8
+"""A structure with fewer voxels has no numbers."""
+RADIUS = 2
+"""Patches at contours have 5 voxels along each axis."""
+BLOCKS = 6
+"""Blocks along each axis of the image that stand for structures where there are no labels."""
+BINS = 24
+"""Intensities of the moving image from which a table predicts those of the fixed one."""
+FLOOR = 1e-4
+"""Variance added to that of patches, so that two flat ones are alike; intensities are in [0, 1]."""
+TINY = 1e-6
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What was measured on one result.
+
+    Parameters
+    ----------
+    whole : mapping
+        Numbers of the whole pair by name.
+    structures : mapping
+        ``inside`` and ``contour`` by label.
+    """
+
+    whole: Mapping[str, float]
+    structures: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+
+
+def measure(pair: ImagePair, transform: Transform, warped: Volume, labels: LabelMap | None, *, same: bool) -> Numbers:
+    """Measure a result; ``labels`` are the warped ones, ``same`` says that both images have one modality."""
+    fixed, moving = (_window(v, of) for v, of in ((pair.fixed, pair.fixed), (warped, pair.moving)))
+    sampled = _Sampled(pair, transform, fixed, moving)
+    fixed, moving = np.nan_to_num(fixed), np.nan_to_num(moving)
+    body = sampled.every(None, MOST_VOXELS)
+    f, w = fixed.ravel()[body], moving.ravel()[body]
+    seen = (f > f.mean()) | (w > w.mean()) if body.size else np.zeros(0, dtype=bool)
+    if seen.sum() < LEAST_VOXELS or f[seen].std() < TINY or w[seen].std() < TINY:
+        return Numbers({"correlation": 0.0})
+    body, f, w = body[seen], f[seen], w[seen]
+    table = _table(f, w)
+    predicted, spread = table[_bins(w)], float(f.std())
+    explained = float(np.sqrt(max(0.0, 1 - ((f - predicted) ** 2).mean() / f.var())))
+    whole = {
+        "correlation": float(np.corrcoef(f, w)[0, 1]) if same else explained,
+        "explained": explained,
+        "moved": _moved(transform, body),
+    }
+    blocks = _blocks(body, fixed.shape)
+    difference = _differences(f, w if same else predicted, blocks, BLOCKS**3) / spread
+    count = np.bincount(blocks, minlength=BLOCKS**3)
+    enough = count >= LEAST_VOXELS
+    if enough.any():
+        whole["blocks"] = float(np.average(difference[enough], weights=np.sqrt(count[enough])))
+    edges = _edges(moving, body)
+    whole["edges"] = float(_local(fixed, moving, edges, same=same).mean())
+    structures: dict[int, dict[str, float]] = {}
+    if labels is not None:
+        values = labels.values()
+        numbers = np.searchsorted(values, labels.data.ravel()) if values else np.zeros(0, dtype=np.intp)
+        drawn = (labels.data != 0).ravel()
+        within = sampled.every(drawn, MOST_INSIDE)
+        rim = sampled.every(_rim(labels.data).ravel() & drawn, MOST_AT_CONTOUR)
+        n = len(values)
+        a, b = fixed.ravel()[within], moving.ravel()[within]
+        difference = _differences(a, b if same else table[_bins(b)], numbers[within], n) / spread
+        counted, at_rim = np.bincount(numbers[within], minlength=n), np.bincount(numbers[rim], minlength=n)
+        local = np.bincount(numbers[rim], _local(fixed, moving, rim, same=same), n) / np.maximum(at_rim, 1)
+        for k, value in enumerate(values):
+            if counted[k] >= LEAST_VOXELS and at_rim[k] >= LEAST_VOXELS:
+                structures[value] = {"inside": float(difference[k]), "contour": float(local[k]), "n": float(counted[k])}
+    if structures:
+        share = np.sqrt([row["n"] for row in structures.values()])
+        for name in ("inside", "contour"):
+            whole[name] = float(np.average([row[name] for row in structures.values()], weights=share))
+    return Numbers(whole, structures)
+
+
+class _Sampled:
+    """Evenly spread voxels of the fixed image that lie in both images, and inside their masks."""
+
+    def __init__(self, pair: ImagePair, transform: Transform, fixed: Float32Array, moving: Float32Array) -> None:
+        self.pair, self.transform = pair, transform
+        self.known = np.isfinite(fixed).ravel() & np.isfinite(moving).ravel()
+        mask = inside(pair.fixed)
+        if mask is not None:
+            self.known &= mask.ravel()
+
+    def every(self, chosen: NDArray[np.bool_] | None, most: int) -> IntArray:
+        """Return at most so many of the chosen voxels as flat indices."""
+        index = np.flatnonzero(self.known if chosen is None else self.known & chosen)
+        index = index[:: max(1, -(-index.size // most)) | 1]
+        shape, grid = self.pair.fixed.geometry.shape, self.pair.moving.geometry
+        at = np.stack(np.unravel_index(index, shape), axis=-1)
+        start = self.pair.fixed.geometry.points(at.astype(np.float64))
+        points = start + self.transform.field.data.reshape(3, -1)[:, index].T
+        affine = self.transform.affine
+        there = grid.index(points @ affine[:3, :3].T + affine[:3, 3])
+        found = ((there >= -0.5) & (there <= np.array(grid.shape) - 0.5)).all(axis=1)
+        mask = inside(self.pair.moving)
+        if mask is not None:
+            x, y, z = np.clip(np.rint(there), 0, np.array(grid.shape) - 1).astype(np.intp).T
+            found &= mask[x, y, z]
+        return np.asarray(index[found])
+
+
+def _window(image: Volume, like: Volume) -> Float32Array:
+    """Map the window of an image to [0, 1]."""
+    assert like.modality is not None
+    within = inside(like)
+    low, high = default_window(like.data if within is None else like.data[within], like.modality)
+    return apply_window(image.data, (low, high if high > low else low + 1))
+
+
+def _bins(values: Float32Array) -> IntArray:
+    return np.clip((values * BINS).astype(np.intp), 0, BINS - 1)
+
+
+def _table(f: Float32Array, w: Float32Array) -> Float64Array:
+    """Mean fixed intensity for each moving one."""
+    bins = _bins(w)
+    count = np.bincount(bins, minlength=BINS)
+    return np.asarray(np.where(count > 0, np.bincount(bins, f, BINS) / np.maximum(count, 1), f.mean()))
+
+
+def _differences(a: NDArray[Any], b: NDArray[Any], part: NDArray[Any], n: int) -> Float64Array:
+    """Distance of the histograms of two images in each of n parts: the mean difference of equal quantiles.
+
+    Examples
+    --------
+    >>> one, other = np.float32([0, 1, 0, 0]), np.float32([1, 0, 0, 1])
+    >>> _differences(one, other, np.array([0, 0, 1, 1]), 2).tolist()
+    [0.0, 0.5]
+    """
+    sorted_a, sorted_b = (values[np.lexsort((values, part))] for values in (a, b))
+    ordered = np.sort(part)
+    total = np.bincount(ordered, np.abs(sorted_a.astype(np.float64) - sorted_b), n)
+    return np.asarray(total / np.maximum(np.bincount(ordered, minlength=n), 1))
+
+
+def _blocks(index: IntArray, shape: tuple[int, int, int]) -> IntArray:
+    at = np.unravel_index(index, shape)
+    x, y, z = (np.minimum(a * BLOCKS // n, BLOCKS - 1) for a, n in zip(at, shape, strict=True))
+    return np.asarray((x * BLOCKS + y) * BLOCKS + z)
+
+
+def _rim(labels: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Voxels beside one with another label."""
+    rim = np.zeros(labels.shape, dtype=bool)
+    for axis in range(3):
+        turned, at = np.moveaxis(rim, axis, 0), np.moveaxis(labels, axis, 0)
+        other = at[1:] != at[:-1]
+        turned[1:] |= other
+        turned[:-1] |= other
+    return rim
+
+
+def _edges(image: Float32Array, index: IntArray) -> IntArray:
+    """Return the tenth of some voxels at which an image changes most."""
+    at = np.stack(np.unravel_index(index, image.shape))
+    slope = np.zeros(index.size)
+    for axis, n in enumerate(image.shape):
+        low, high = at.copy(), at.copy()
+        low[axis], high[axis] = np.maximum(at[axis] - 1, 0), np.minimum(at[axis] + 1, n - 1)
+        slope += (image[tuple(high)] - image[tuple(low)]) ** 2
+    order = np.argsort(-slope, kind="stable")
+    return np.asarray(index[order[: max(LEAST_VOXELS, min(MOST_AT_CONTOUR, index.size // 10))]])
+
+
+def _local(fixed: Float32Array, moving: Float32Array, index: IntArray, *, same: bool) -> Float64Array:
+    """Correlation of two images in the patch round each voxel; its square where their contrasts may differ."""
+    if not index.size:
+        return np.zeros(0)
+    step = np.arange(-RADIUS, RADIUS + 1)
+    at = np.stack(np.unravel_index(index, fixed.shape))
+    x, y, z = (np.clip(a[:, None] + step, 0, n - 1) for a, n in zip(at, fixed.shape, strict=True))
+    where = (x[:, :, None, None], y[:, None, :, None], z[:, None, None, :])
+    a, b = (image[where].reshape(index.size, -1) for image in (fixed, moving))
+    a, b = (v - v.mean(axis=1, keepdims=True) for v in (a, b))
+    both, one, other = (np.einsum("ij,ij->i", *p) / step.size**3 for p in ((a, b), (a, a), (b, b)))
+    found = (both + (FLOOR if same else 0.0)) / np.sqrt((one + FLOOR) * (other + FLOOR))
+    return np.asarray(found if same else found**2, dtype=np.float64)
+
+
+def _moved(transform: Transform, index: IntArray) -> float:
+    """95th percentile of the displacement after the start, as a share of the longest side."""
+    grid = transform.field.geometry
+    length = np.sqrt((transform.field.data.reshape(3, -1)[:, index].astype(np.float64) ** 2).sum(axis=0))
+    return float(np.percentile(length, 95) / (np.array(grid.shape) * grid.spacing_mm).max())
+
+
+SHIPPED = "likeness.json"
+Word = Literal["alike", "doubtful", "not the same anatomy"]
+DOUBTFUL, OTHER = -1.0, -2.0
+"""Scores below which a result is doubtful, and not one of the same anatomy."""
+HIGHER_IS_ALIKE: Mapping[str, bool] = {
+    "correlation": True, "inside": False, "contour": True, "blocks": False, "edges": True, "moved": False,
+}  # fmt: skip
+"""Numbers of a whole pair, and the side on which images are alike."""
+OF_STRUCTURES = ("inside", "contour")
+BEST, WORST = 1.5, -8.0
+"""Limits of one number's share in a score, in standard deviations of good results."""
+SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
+"""Shares of good results at which a reference holds quantiles, the least alike first."""
+NOTED = 0.9
+"""A number is named where it is less alike than in this share of good results."""
+MOST_NAMED = 3
+Scale = tuple[Number, ...]
+
+
+class Combination(RecordPart):
+    """Weights of numbers, and the sums at which a result is doubtful and not of the same anatomy."""
+
+    weights: dict[Text, Number]
+    doubtful: Number
+    other: Number
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.other >= self.doubtful:
+            raise ValueError("other must be below doubtful")
+        return self
+
+
+class Kind(RecordPart):
+    """Quantiles of good results for images of one kind, by number; and how numbers become a score."""
+
+    pairs: Count
+    quantiles: dict[Text, Scale]
+    structures: dict[Text, Scale]
+    with_labels: Combination
+    without_labels: Combination
+    of_structure: Combination
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        for scales, needed in (
+            (self.quantiles, {*self.with_labels.weights, *self.without_labels.weights}),
+            (self.structures, {*self.of_structure.weights}),
+        ):
+            for name in needed:
+                scale = scales.get(name, ())
+                if len(scale) != len(SHARES) or any(b < a for a, b in pairwise(scale[:: _way(name)])):
+                    raise ValueError(f"{name} needs {len(SHARES)} ordered quantiles")
+        return self
+
+
+class Reference(RecordPart):
+    """Numbers of good registrations, by the kind of their images."""
+
+    name: Text
+    kinds: dict[BankName, Kind]
+
+
+class StructureLikeness(RecordPart):
+    """Likeness inside and at the contour of one warped structure."""
+
+    label: Whole
+    name: Text
+    word: Word
+    score: Number
+    inside: Number
+    contour: Number
+
+
+class Likeness(RecordPart):
+    """Likeness of a result: its score among good results, and what it is made of.
+
+    Parameters
+    ----------
+    word : str
+        ``alike``, ``doubtful`` or ``not the same anatomy``.
+    score : float
+        Rank within a list, the higher the more alike; -1 and -2 are the limits of the words. It is no Dice.
+    reasons : tuple of str
+        Numbers in words, with their place among good results.
+    numbers : mapping
+        What was measured on the pair.
+    structures : tuple of StructureLikeness
+        The same for each warped structure.
+    reference, kind : str
+        Name of the reference, and which of its kinds of images.
+    """
+
+    word: Word
+    score: Number
+    reasons: tuple[Text, ...]
+    numbers: dict[Text, Number]
+    structures: tuple[StructureLikeness, ...] = ()
+    reference: Text
+    kind: BankName
+
+    @property
+    def text(self) -> str:
+        """Word and numbers in one line."""
+        return f"{self.word}: {'; '.join(self.reasons)}"
+
+
+@cache
+def shipped_reference() -> Reference:
+    """Return the reference of the package."""
+    text = resources.files(__package__).joinpath(SHIPPED).read_text(encoding="utf-8")
+    return checked(Reference, parse_json(text), Path(SHIPPED))
+
+
+def read_reference(path: str | Path) -> Reference:
+    """Read a reference of a department: E101, E102 or E178 where it is none."""
+    return read_record(Reference, Path(path))
+
+
+def likeness_of(
+    pair: ImagePair, transform: Transform, warped: Volume, labels: LabelMap | None, kind: BankName,
+    reference: Reference | None = None,
+) -> Likeness:  # fmt: skip
+    """Measure a result in memory and place it among good ones; ``labels`` are the warped ones, ``kind`` is the bank."""
+    names = {} if labels is None else labels.names
+    return place(measure(pair, transform, warped, labels, same=kind != "multi"), names, kind, reference)
+
+
+def place(numbers: Numbers, names: Mapping[int, str], kind: BankName, reference: Reference | None = None) -> Likeness:
+    """Place measured numbers among those of good results."""
+    shipped = shipped_reference()
+    reference = shipped if reference is None or kind not in reference.kinds else reference
+    known, whole = reference.kinds[kind], numbers.whole
+    score = score_of(whole, known.quantiles, known.with_labels if numbers.structures else known.without_labels)
+    rows = []
+    for label, row in numbers.structures.items():
+        found = score_of(row, known.structures, known.of_structure)
+        rows.append(StructureLikeness(
+            label=label, name=names.get(label, str(label)), word=word_of(found), score=found,
+            inside=row["inside"], contour=row["contour"],
+        ))  # fmt: skip
+    return Likeness(
+        word=word_of(score), score=score, reasons=_reasons(whole, rows, known), numbers=dict(whole),
+        structures=tuple(rows), reference=reference.name, kind=kind,
+    )  # fmt: skip
+
+
+def word_of(score: float) -> Word:
+    """Return the word for a score.
+
+    Examples
+    --------
+    >>> word_of(0.3), word_of(-1.2), word_of(-2.5)
+    ('alike', 'doubtful', 'not the same anatomy')
+    """
+    return "alike" if score >= DOUBTFUL else "doubtful" if score >= OTHER else "not the same anatomy"
+
+
+def score_of(numbers: Mapping[str, float], scales: Mapping[str, Sequence[float]], made: Combination) -> float:
+    """Return the weighted sum of standard numbers, on the scale on which -1 and -2 are the limits."""
+    total = sum(
+        weight * (standard(numbers[name], scales[name], name) if name in numbers else WORST)
+        for name, weight in made.weights.items()
+    )
+    return OTHER + (total - made.other) / (made.doubtful - made.other)
+
+
+def standard(value: float, scale: Sequence[float], name: str) -> float:
+    """Return the distance of a number from the median of good results in standard deviations of their worse half."""
+    middle, tenth = scale[SHARES.index(0.5)], scale[SHARES.index(0.1)]
+    sd = max(abs(middle - tenth) / 1.2816, TINY)
+    return float(np.clip((value - middle) * _way(name) / sd, WORST, BEST))
+
+
+def _way(name: str) -> int:
+    return 1 if HIGHER_IS_ALIKE[name] else -1
+
+
+def worse_than(value: float, scale: Sequence[float], name: str) -> float:
+    """Return the share of good results that are more alike.
+
+    Examples
+    --------
+    >>> worse_than(0.4, [k / 16 for k in range(17)], "contour")
+    0.64
+    """
+    way = _way(name)
+    return round(1 - float(np.interp(value * way, np.asarray(scale) * way, SHARES)), 2)
+
+
+def _reasons(whole: Mapping[str, float], rows: Sequence[StructureLikeness], known: Kind) -> tuple[str, ...]:
+    """Name the correlation, then what is less alike than in most good results."""
+    found = [f"images correlate {whole['correlation']:.2f}"]
+    share = worse_than(whole["correlation"], known.quantiles["correlation"], "correlation")
+    if share >= NOTED:
+        found[0] += f", less than in {share:.0%} of good results"
+    if (share := worse_than(whole.get("moved", 0.0), known.quantiles["moved"], "moved")) >= NOTED:
+        found.append(
+            f"the displacement after the start reaches {whole['moved']:.0%} of the image, more than in {share:.0%} "
+            "of good results"
+        )
+    noted = []
+    for row in rows:
+        for name, words in (
+            ("inside", "inside {} intensities differ more than in {:.0%}"),
+            ("contour", "at the contour of {} the images correlate less than in {:.0%}"),
+        ):
+            share = worse_than(getattr(row, name), known.structures[name], name)
+            noted += [(-share, row.score, words.format(row.name, share))] if share >= NOTED else []
+    for name, words in (
+        ("blocks", "intensities of places differ more than in {:.0%}"),
+        ("edges", "the images correlate at edges less than in {:.0%}"),
+    ):
+        share = worse_than(whole[name], known.quantiles[name], name) if name in whole and not rows else 0.0
+        noted += [(-share, 0.0, words.format(share))] if share >= NOTED else []
+    return (*found, *(f"{words} of good results" for *_, words in sorted(noted)[:MOST_NAMED]))

@@ -23,6 +23,7 @@ from regweave.jobs.cluster import Cluster
 from regweave.jobs.store import Outcome, run_tasks, worker_count
 from regweave.jobs.workers import Placement, Team
 from regweave.measures.deformation import InverseError, Regularity
+from regweave.measures.likeness import Likeness
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import Rules, Verdict, judge
 from regweave.model.model import Model
@@ -68,6 +69,7 @@ class PairNumbers(RecordPart):
     peak_mb: Measured = math.nan
     regularity: Regularity = Field(default_factory=dict, validate_default=True)
     inverse_error: InverseError | None = None
+    likeness: Likeness | None = None
     smoothness: Measured = math.nan
     modality: Text = ""
     warnings: tuple[Text, ...] = ()
@@ -88,7 +90,7 @@ def judge_pair(numbers: PairNumbers, rules: Rules) -> Verdict:
     """Apply acceptance criteria to a pair."""
     return judge(
         numbers.score, rules, regularity=numbers.regularity, inverse_error=numbers.inverse_error,
-        warnings=numbers.warnings,
+        warnings=numbers.warnings, likeness=numbers.likeness,
     )  # fmt: skip
 
 
@@ -108,6 +110,7 @@ def score_pair(task: ScoringTask) -> dict[str, Any]:
         peak_mb=measured_peak_mb(),
         regularity=result.regularity,
         inverse_error=result.inverse_error,
+        likeness=result.likeness,
         smoothness=result.weights.pairwise,
         modality=result.provenance.modality.bank,
         warnings=result.warnings,

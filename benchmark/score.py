@@ -257,7 +257,9 @@ def fit(path: Path, *, write: bool) -> None:
     if write:
         sets = len({row["set"] for row in rows})
         made = reference_of(rows, f"regweave 1, {sum(r['good'] for r in rows)} good pairs of {sets} sets")
-        text = re.sub(r"\[[^]]*\]", lambda m: " ".join(m[0].split()), json.dumps(made.model_dump(mode="json"), indent=1))
+        text = re.sub(
+            r"\[[^]]*\]", lambda m: " ".join(m[0].split()), json.dumps(made.model_dump(mode="json"), indent=1)
+        )
         SHIPPED_AT.write_text(text + "\n", encoding="utf-8")
         print(f"wrote {SHIPPED_AT}")
 

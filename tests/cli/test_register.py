@@ -1,6 +1,5 @@
 """``regweave register``, ``plan`` and ``presets`` from outside: files, messages, exit statuses, nothing half done."""
 
-import hashlib
 import json
 import os
 import re
@@ -15,9 +14,9 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from regweave.cli import main
-from regweave.config.presets import metric_weights, parse, preset, preset_names
+from regweave.config.presets import parse, preset, preset_names
 from regweave.config.settings import Settings
-from regweave.errors import RegweaveError, UsageError
+from regweave.errors import RegweaveError
 from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.io.transforms.files import write_linear
 from regweave.model.model import Model
@@ -121,12 +120,6 @@ def test_record(result):
     assert parse(Settings.model_validate(provenance["settings"]).toml(), "x") == SETTINGS
 
 
-def test_hashes_are_those_of_the_files(result, inputs):
-    hashes = json.loads((result / "result.json").read_text())["provenance"]["inputs_sha256"]
-    for name in ("fixed", "moving", "fixed_labels", "moving_labels"):
-        assert hashes[name] == hashlib.sha256((inputs / f"{name}.nii.gz").read_bytes()).hexdigest()
-
-
 def test_paths_stand_where_a_run_is_repeated_from_and_nowhere_else(result, inputs):
     record = json.loads((result / "result.json").read_text())
     run = record["provenance"]
@@ -136,26 +129,6 @@ def test_paths_stand_where_a_run_is_repeated_from_and_nowhere_else(result, input
     text = json.dumps(record)
     assert str(inputs) not in text
     assert os.environ.get("HOME", "/nowhere") not in text or os.environ["HOME"] == "/"
-
-
-def test_images_agree_with_simpleitk(result, inputs, tmp_path):
-    fixed, moving = (sitk.ReadImage(str(inputs / f"{n}.nii.gz")) for n in ("fixed", "moving"))
-    forward = sitk.ReadTransform(str(result / "transform.h5"))
-    expected = sitk.GetArrayFromImage(sitk.Resample(moving, fixed, forward, sitk.sitkLinear, 0.0)).T
-    warped = read_image(result / "warped.nii.gz").data
-    inside = (slice(3, -3),) * 3
-    off = np.abs(warped - expected)[inside] > 1e-3 * np.ptp(expected)
-    assert off.mean() < 2e-3  # voxels at the very border of the moving image
-    assert read_labels(result / "warped_labels.nii.gz").data.dtype == np.uint8
-    assert main(["convert", str(result / "transform.h5"), "-o", str(tmp_path / "d.nii.gz")]) == 0
-    field = sitk.DisplacementFieldTransform(sitk.ReadImage(str(tmp_path / "d.nii.gz"), sitk.sitkVectorFloat64))
-    inverse = sitk.ReadTransform(str(result / "inverse.h5"))
-    geometry = read_image(inputs / "fixed.nii.gz").geometry
-    for index in np.random.default_rng(0).uniform(4, 27, (20, 3)):
-        point = geometry.points(index).tolist()
-        there = forward.TransformPoint(point)
-        np.testing.assert_allclose(field.TransformPoint(point), there, atol=1e-4)
-        np.testing.assert_allclose(inverse.TransformPoint(there), point, atol=1.0)
 
 
 def test_python_gives_the_same_bits_as_the_command(result, inputs):
@@ -243,14 +216,6 @@ def test_metrics_engine_threads_and_start(call, tmp_path):
     affine = sitk.CompositeTransform(forward).GetNthTransform(0)
     assert sitk.AffineTransform(affine).GetTranslation() == (3.0, 0.0, -3.0)
     assert call("--init", tmp_path / "out" / "transform.h5", "--quiet", "--overwrite")[0] == 0
-
-
-def test_metric_weights():
-    assert metric_weights(None) is None
-    assert metric_weights([]) is None
-    assert metric_weights(["sad", "mind=0.5", "ncc12=1e-1"]) == {"sad": 1.0, "mind": 0.5, "ncc12": 0.1}
-    with pytest.raises(UsageError, match=r"E188.*'lots' is not a number"):
-        metric_weights(["sad=lots"])
 
 
 def model(folder: Path, classes=tuple(range(7)), members=("sad", "ncc"), class_names=None) -> Path:

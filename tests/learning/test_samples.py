@@ -100,11 +100,6 @@ def test_inference_is_never_worse_than_its_start_and_can_be_limited():
     assert quick.lower_bound <= best.value <= quick.value + 1e-9
 
 
-def test_memory_is_that_of_the_arrays():
-    sample = make_sample()
-    assert sample.nbytes == 4 * (3 * 24 * 27 + 24 * 2 + 24 * 27) + 8 * 9
-
-
 def collect(name, pair, weights=W0, structures=None, *, schedule=SCHEDULE, one_class=False):
     return samples_at(name, first_steps(pair, weights, schedule), structures, one_class=one_class)
 

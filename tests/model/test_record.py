@@ -34,7 +34,6 @@ def test_columns_and_patients():
     assert [record.uses_column(c) for c in (0, 4, 5)] == [False, True, False]
     assert [record.strength(c) for c in (4, 5)] == [2.0, 1.0]
     assert record.without("strengths").strengths == {}
-    assert record.with_parts(groups=["p9"]).groups == ("p9",)
 
 
 @pytest.mark.parametrize("part", [{"gates": {"1": 3}}, {"share": "half"}, {"learned": [["x"]]}])

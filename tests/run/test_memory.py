@@ -103,12 +103,6 @@ def test_forecast_grows_with_the_image():
     assert found[2] > 256**3 * 100 / 2**20
 
 
-def test_time_is_forecast_from_a_probe():
-    g = Geometry((48, 48, 48), np.diag([4.0, 4.0, 4.0, 1.0]))
-    seconds = memory.forecast(g, g, preset("default"), "mr", probe=True).seconds
-    assert 0.01 < seconds < 600
-
-
 def test_what_cannot_fit_is_refused_before_it_starts(monkeypatch):
     g = Geometry((64, 64, 64), np.diag([4.0, 4.0, 4.0, 1.0]))
     memory.check_memory(g, g, preset("default"), "mr")

@@ -41,12 +41,6 @@ class Sample:
         """Members and classes, (M, C)."""
         return (self.terms.costs.shape[0], self.terms.shares.shape[-1])
 
-    @property
-    def nbytes(self) -> int:
-        """Memory that the arrays take."""
-        t = self.terms
-        return sum(a.nbytes for a in (t.costs, t.shares, t.loss, t.base, *t.offsets) if a is not None)
-
 
 @dataclass(frozen=True)
 class Labelling:

@@ -311,10 +311,6 @@ class TrainingRecord(_Part):
         """Return the record without some of its parts."""
         return TrainingRecord.model_validate({k: v for k, v in self.to_json().items() if k not in keys})
 
-    def with_parts(self, **parts: Any) -> TrainingRecord:
-        """Return the record with some of its parts replaced or added."""
-        return TrainingRecord.model_validate({**self.to_json(), **parts})
-
     def strength(self, value: int) -> float:
         """Return the factor on the whole column of a class, 1 where none is recorded."""
         return self.strengths.get(str(value), 1.0)

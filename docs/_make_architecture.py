@@ -1,7 +1,5 @@
 """Write docs/images/architecture.svg from the imports of the code: ``python docs/_make_architecture.py``."""
 
-from __future__ import annotations
-
 import ast
 from html import escape
 from pathlib import Path
@@ -103,19 +101,22 @@ def _box(area: str, modules: int, x: float, y: float) -> str:
 WORDS = {
     "cli": "the command line",
     "config": "settings and presets",
-    "datasets": "lists, folds, phantoms",
+    "contours": "shapes and outlines",
     "energy": "costs become an energy",
     "engines": "minimisers with bounds",
     "errors": "codes and next steps",
     "io": "disk ↔ values",
     "jobs": "workers, stores, clusters",
-    "kernels": "threads, fields, GPU",
     "learning": "latent structured SVM",
     "losses": "Δ between masks",
     "measures": "Dice, surfaces, verdict",
     "metrics": "similarity metrics",
     "model": "learned weights on disk",
+    "extras": "optional packages",
     "notices": "warnings of a run",
+    "options": "options as fields",
+    "progress": "events and bars",
+    "threads": "threads of the kernels",
     "run": "one registration",
     "predictors": "structure maps",
     "registration": "start, levels, refinement",

@@ -20,14 +20,11 @@ def scan():
     return Scan(None, Volume(np.zeros(GRID.shape, np.float32), GRID, "ct"))
 
 
-def test_errors_are_what_two_shifts_leave():
+def test_errors_are_what_two_shifts_leave_inside_the_plan():
     numbers = both_ways_numbers(shift(3, 0, 0), shift(-3, 4, 0), scan())
     assert numbers["both_ways_mean_mm"] == pytest.approx(4.0)
     assert numbers["both_ways_max_mm"] == pytest.approx(4.0)
     assert numbers["both_ways_voxels"] == pytest.approx(4.0 / 3.0)
-
-
-def test_points_that_leave_the_plan_have_no_error():
     points = GRID.points(np.array([[5.0, 5.0, 2.0], [5.0, 5.0, 14.0]]))
     assert both_ways_mm(shift(0, 0, 12), shift(0, 0, -12), points).tolist() == [0.0]
     assert set(both_ways_numbers(shift(0, 0, 900), shift(0, 0, -900), scan()).values()) == {None}

@@ -82,7 +82,7 @@ def test_the_folder_holds_what_is_promised_and_the_hash_of_its_transform(folder)
     assert stated["record"]["rtstruct_sha256"] == hashlib.sha256((where / "rtstruct.dcm").read_bytes()).hexdigest()
 
 
-def test_the_page_says_that_nobody_has_approved_and_names_nobody(folder):
+def test_the_page_says_that_nobody_has_approved_and_what_was_not_tested(folder):
     text = (folder[0] / "report.html").read_text()
     assert "UNAPPROVED – needs review by a qualified person" in text
     assert ">gland<" in text
@@ -91,9 +91,6 @@ def test_the_page_says_that_nobody_has_approved_and_names_nobody(folder):
     for secret in ("PHANTOM", "1.2.4.1", "1.2.5.0"):
         assert secret not in text
         assert secret not in record
-
-
-def test_the_page_calls_the_scans_by_their_names_and_says_what_was_not_tested(folder):
     page = (folder[0] / "report.html").read_text()
     assert re.search(r'"words": ?{"fixed": ?"today", ?"moving": ?"plan"', page)
     assert ">Today</button>" in page
@@ -333,15 +330,12 @@ def test_progress_never_runs_backwards(folder):
     assert folder[1][-1][0] == "files"
 
 
-def test_a_start_that_makes_it_worse_is_refused(scans):
+def test_what_cannot_be_propagated_is_refused(scans):
     plan, today = scans
     wrong = np.eye(4)
     wrong[:3, 3] = (25.0, 30.0, 0.0)
     with pytest.raises(RegweaveError, match="E167"):
         propagate_contours(plan.series, today.series, rtstruct=plan.structures, init=wrong, progress=False)
-
-
-def test_other_patients_are_refused(scans):
     from dataclasses import replace
 
     plan, today = scans
@@ -349,9 +343,6 @@ def test_other_patients_are_refused(scans):
     with pytest.raises(RegweaveError, match="E162") as caught:
         propagate_contours(plan.series, other, rtstruct=plan.structures, progress=False)
     assert "someone else" not in str(caught.value)
-
-
-def test_an_unknown_structure_is_named(scans):
     plan, today = scans
     with pytest.raises(UsageError, match=r"E165.*'spleen'.*liver-like"):
         propagate_contours(plan.series, today.series, rtstruct=plan.structures, structures=["spleen"], progress=False)
@@ -388,10 +379,16 @@ class _Done:
         self.structures = SimpleNamespace(named=self._found.get)
 
 
-def test_trials_of_one_seed_are_the_same_maps():
+def test_trials_are_the_same_maps_and_count_only_slices_of_the_plan(scans):
     points = inner_points(8.0, 20, 1)
     for one, again in zip(trials(4), trials(4), strict=True):
         np.testing.assert_array_equal(one.where(points), again.where(points))
+    from regweave.clinic.commission import _beyond_plan
+
+    cord = next(s for s in scans[1].structures.structures if s.name == "cord-like")
+    moved = _beyond_plan(cord, lambda p: p + np.array([0.0, 0.0, 7.0]))
+    assert moved == {30, 31}
+    assert _beyond_plan(cord, lambda p: p) == frozenset()
 
 
 def test_the_protocol_begins_with_what_failed(tmp_path):
@@ -411,12 +408,3 @@ def test_the_protocol_begins_with_what_failed(tmp_path):
     assert "moved: lowest Dice of an organ (at least) 0.8125, limit 0.95 (site" in head
     assert "still:" not in head
     assert re.search(r'row">still</th><td>still</td>.*?0\.20.*?0\.30.*?0\.40.*?0\.970.*?pass', head, re.DOTALL)
-
-
-def test_slices_beyond_the_plan_are_not_counted_and_others_are(scans):
-    from regweave.clinic.commission import _beyond_plan
-
-    cord = next(s for s in scans[1].structures.structures if s.name == "cord-like")
-    moved = _beyond_plan(cord, lambda p: p + np.array([0.0, 0.0, 7.0]))
-    assert moved == {30, 31}
-    assert _beyond_plan(cord, lambda p: p) == frozenset()

@@ -34,17 +34,16 @@ PLANNED = StructureSet(
 )
 
 
-def test_outline_dose_and_target_go_their_own_ways():
+def test_what_is_asked_for_is_carried_and_the_rest_is_listed():
     carried, outlines, left_out = choose(PLANNED, None)
     assert {s.name: note_of(s) for s in carried} == {"PTV1": "re-derive from CTV", "Cord": ""}
     assert [s.name for s in outlines] == ["BODY"]
     assert [one.name for one in left_out] == ["Dose 5200[cGy]"]
-
-
-def test_what_is_asked_for_by_name_is_carried_and_the_rest_is_listed():
     carried, _, left_out = choose(PLANNED, ["Dose 5200[cGy]"])
     assert [s.name for s in carried] == ["Dose 5200[cGy]"]
     assert {one.name: one.reason for one in left_out}["Cord"] == "not asked for"
+    with pytest.warns(RegweaveWarning, match="W234"):
+        require_names(PLANNED.structures, {"Livre": "Leber"})
 
 
 @pytest.mark.parametrize(("asked", "meant"), [("cord", "'Cord'"), ("Crod", "'Cord'"), ("PTV 1", "'PTV1'")])
@@ -54,24 +53,19 @@ def test_a_mistyped_structure_has_a_suggestion(asked, meant):
     assert f"did you mean {meant}?" in caught.value.hint
 
 
-def test_a_name_map_without_a_known_name_is_named():
-    with pytest.warns(RegweaveWarning, match="W234"):
-        require_names(PLANNED.structures, {"Livre": "Leber"})
-
-
-def test_every_shipped_limit_has_a_source_and_only_checked_ones_name_the_report():
+def test_shipped_limits_have_sources_that_survive_their_record():
     rules = clinic_rules()
     assert set(rules.sources) == set(rules.limits)
     named = {rule for rule, source in rules.sources.items() if "TG-132" in source}
     assert named == {"landmark_mean_mm", "landmark_max_mm"}
     assert all(source.startswith("site") for rule, source in rules.sources.items() if rule not in named)
-
-
-def test_rules_with_sources_survive_their_record():
     rules = clinic_rules()
     assert TypeAdapter(Rules).validate_python(asdict(rules)) == rules
     with pytest.raises(UsageError, match="E177"):
         parse_rules({"landmark_mean_mm": {"source": "nobody"}}, "bad.toml")
+    states = {row.kind: row.state for row in kinds_done()}
+    assert list(states) == list("ABCDEFGHIJ")
+    assert states["E"].startswith("not done")
 
 
 def row_of(name="a", **numbers):
@@ -147,12 +141,6 @@ def test_two_signs_of_another_patient_fail_and_come_first(whole, word, named):
         assert "correlation of the scans inside the patient after the registration: 0.86" in verdict.reasons[0].text
         assert {reason.rule for reason in verdict.reasons} == {"another_patient_signs", "lost_structures"}
     assert ("another_patient_signs" in verdict.unchecked) == (len(whole) == 1)
-
-
-def test_kinds_of_test_say_what_was_not_done():
-    states = {row.kind: row.state for row in kinds_done()}
-    assert list(states) == list("ABCDEFGHIJ")
-    assert states["E"].startswith("not done")
 
 
 def test_name_maps_of_both_kinds(tmp_path):

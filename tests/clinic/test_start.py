@@ -33,22 +33,16 @@ def kept(monkeypatch, today, fit_mm, *, alike_slices):
     return start.find_start("rigid", today, plan)
 
 
-def test_a_shift_along_equal_slices_is_left_to_the_headers(monkeypatch):
+def test_a_shift_is_kept_where_the_slices_show_it(monkeypatch):
     today = scan(SHIFT, alike_slices=True, air=2)
     with pytest.warns(RegweaveWarning, match=r"W229.*in the slices only"):
         found = kept(monkeypatch, today, SHIFT + np.array([0, 0, 9]), alike_slices=True)
     assert found.method == "rigid in the slices"
     np.testing.assert_allclose(found.transform.affine[:3, 3], [4, -6, 0], atol=1e-9)
-
-
-def test_a_shift_that_the_slices_show_is_kept_whole(monkeypatch):
     found = kept(monkeypatch, scan(SHIFT, alike_slices=False), SHIFT, alike_slices=False)
     assert found.method == "rigid"
     np.testing.assert_allclose(found.transform.affine[:3, 3], SHIFT)
     assert found.chosen > found.headers
-
-
-def test_a_fit_that_gains_nothing_is_refused(monkeypatch):
     with pytest.warns(RegweaveWarning, match=r"W229.*no better than the headers.*the headers are used"):
         found = kept(monkeypatch, scan((0, 0, 0), alike_slices=False), SHIFT, alike_slices=False)
     assert found.method == "none"

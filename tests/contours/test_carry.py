@@ -89,15 +89,12 @@ def test_a_known_map_carries_shapes_and_points(drawn):
     np.testing.assert_allclose(moved.points @ matrix[:3, :3].T + matrix[:3, 3], structure.points, atol=1e-6)
 
 
-def test_a_shape_ends_half_way_to_the_slice_without_contours(drawn):
+def test_shapes_end_half_way_to_empty_slices_and_outside_are_none(drawn):
     series, found = drawn["even"]
     shape = shape_of(found.named("solid"), series)
     middle = series.slices[7].position_mm + np.array([30.0, 32.0, 0.0])
     for up, inside in ((0.9, True), (1.1, False)):
         assert (shape.at((middle + np.array([0.0, 0.0, up]))[None])[0] < 0) == inside
-
-
-def test_a_structure_outside_has_no_contours(drawn):
     series, found = drawn["even"]
     matrix = np.eye(4)
     matrix[2, 3] = 500.0
@@ -112,9 +109,6 @@ def test_preimages_undo_a_curved_field(drawn):
     transform = Transform(Field(data.astype(np.float32), geometry))
     start = np.random.default_rng(0).uniform([-20, -20, 12], [20, 10, 25], (40, 3))
     np.testing.assert_allclose(preimages(transform, transform(start)), start, atol=0.01)
-
-
-def test_infinite_limits_look_at_the_whole_slice():
     from regweave.contours.carry import _window
 
     assert _window(-np.inf, np.inf, 2.0, 4).tolist() == [-1.0, 0.0, 2.0, 4.0, 6.0, 7.0]

@@ -36,9 +36,6 @@ def test_a_text_file_lists_the_files_of_a_series(tmp_path):
     np.testing.assert_array_equal(listed.image.data, whole.image.data)
     with pytest.raises(RegweaveError, match="E168"):
         write_contours(tmp_path / "plan.txt", tmp_path / "plan.txt", tmp_path / "scan" / "out")
-
-
-def test_a_list_that_names_nothing_is_refused(tmp_path):
     (tmp_path / "plan.txt").write_text("# nothing\n")
     with pytest.raises(RegweaveError, match="E101"):
         read_series(tmp_path / "plan.txt")

@@ -77,7 +77,7 @@ def scan(inside: np.ndarray, padding: float = -1000.0) -> Volume:
     return Volume(np.where(inside[..., None], data, padding).astype(np.float32), GRID, "ct")
 
 
-def test_a_round_field_of_view_is_found_and_a_patient_is_none():
+def test_a_round_field_of_view_is_found_and_cuts_who_reaches_its_rim():
     circle_ = np.hypot(X, Y) < 40
     assert (field_of_view(scan(circle_)) == circle_).all()
     assert field_of_view(scan(np.hypot(X / 1.2, Y) < 34)) is None  # a patient whose surroundings were painted over
@@ -85,9 +85,6 @@ def test_a_round_field_of_view_is_found_and_a_patient_is_none():
     noisy = scan(circle_)
     noisy.data[~circle_] += np.random.default_rng(2).normal(0, 3, noisy.data[~circle_].shape).astype(np.float32)
     assert field_of_view(noisy) is None  # air that was measured
-
-
-def test_a_field_of_view_cuts_who_reaches_its_rim():
     seen = np.hypot(X, Y) < 40
     small, large = (np.repeat((np.hypot(X, Y) < r)[..., None], 6, axis=2) for r in (25, 60))
     assert not cuts_patient(seen, small, GRID.spacing_mm)

@@ -39,9 +39,6 @@ def test_scale_is_the_spread_over_labels_of_nodes_that_see_something():
     scales = fit_scales(costs)
     np.testing.assert_allclose(scales, [1.0, 40.0], rtol=0.05)
     np.testing.assert_allclose(fit_scales(costs + np.float32(100)), scales, rtol=1e-3)
-
-
-def test_flat_costs_do_not_divide_by_zero():
     scales = fit_scales(np.ones((3, 5, 27), dtype=np.float32))
     assert (scales > 0).all()
     assert scales.tolist() == pytest.approx([1e-9] * 3)

@@ -37,11 +37,8 @@ def all_energies(energy):
     return np.array([energy(np.array(x)) for x in np.ndindex(*[n_labels] * n_nodes)])
 
 
-def test_available_lists_the_files_of_the_folder():
+def test_names_of_engines():
     assert ENGINES == ("fastpd", "icm", "trws")
-
-
-def test_get_refuses_an_unknown_name():
     with pytest.raises(UsageError, match="E180: unknown engine 'x'; available: fastpd, icm, trws"):
         get("x")
 

@@ -41,24 +41,25 @@ def test_without_proof_the_labels_are_the_same_and_the_bound_holds(elastic):
     assert quick.lower_bound < proved.lower_bound
 
 
-def test_two_labels_are_solved_to_the_optimum():
+def test_optima_where_there_is_a_proof():
     for seed in range(6):
         energy = random_energy((2, 3, 3), (1, 2, 1), seed, low=-1.0)
         solution = fastpd.minimize(energy, np.ones(18, np.int32), options=fastpd.Options(bound_passes=400))
         optimum = exhaustive.minimize(energy).energy
         assert solution.energy == pytest.approx(optimum, abs=1e-9)
         assert solution.lower_bound <= optimum
+    for seed in range(4):
+        energy = random_energy((2, 2, 2), (2, 1, 1), seed, low=-1.0, elastic=True)
+        optimum = exhaustive.minimize(energy)
+        assert fastpd.minimize(energy, np.zeros(8, np.int32)).energy == pytest.approx(optimum.energy, abs=1e-9)
 
 
-def test_no_expansion_improves_the_result():
+def test_expansions_are_the_best_and_none_is_left():
     for seed in range(5):
         energy = random_energy((2, 2, 2), (3, 2, 2), seed, low=-1.0)
         solution = fastpd.minimize(energy, options=fastpd.Options(max_iter=50))
         for label in range(12):
             assert solution.energy <= best_expansion(energy, solution.labels, label) + 1e-9
-
-
-def test_one_expansion_is_the_best_one():
     for seed in range(5):
         energy = random_energy((2, 2, 2), (1, 2, 1), seed, low=-1.0)
         init = np.zeros(8, np.int32)
@@ -76,13 +77,6 @@ def test_no_single_node_improves_the_result(elastic):
         assert again.energy <= solution.energy
     else:
         assert again.energy == pytest.approx(solution.energy, abs=1e-9)
-
-
-def test_even_steps_along_one_axis_are_solved_to_the_optimum_when_elastic():
-    for seed in range(4):
-        energy = random_energy((2, 2, 2), (2, 1, 1), seed, low=-1.0, elastic=True)
-        optimum = exhaustive.minimize(energy)
-        assert fastpd.minimize(energy, np.zeros(8, np.int32)).energy == pytest.approx(optimum.energy, abs=1e-9)
 
 
 def test_more_bound_passes_never_loosen_the_bound():

@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 
@@ -59,11 +58,6 @@ def test_the_source_side_is_the_smallest_minimum_cut():
     assert not side.any()
 
 
-def test_capacities_that_do_not_fit_the_grid_are_refused():
-    with pytest.raises(ValueError, match="do not fit the grid"):
-        _core_test.grid_maxflow(np.zeros(3), np.zeros((3, 6)), (2, 2, 1))
-
-
 def reference_message(f, offsets, weight, shift):
     out = f
     for axis, o in enumerate(offsets):
@@ -83,18 +77,6 @@ def test_messages_equal_the_brute_force_minimum():
             np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14)
         got = _core_test.separable_message(f, *offsets, weight, (0.0, 0.0, 0.0), True)
         np.testing.assert_allclose(got, reference_message(f, offsets, weight, (0.0, 0.0, 0.0)), rtol=0, atol=1e-14)
-
-
-def test_separable_message_is_the_minimum_over_all_label_pairs():
-    rng = np.random.default_rng(2)
-    offsets, f = [rng.normal(size=k) for k in (2, 3, 4)], rng.normal(size=(2, 3, 4))
-    shift = np.array([0.3, -0.2, 0.5])
-    grid = np.stack(np.meshgrid(*offsets, indexing="ij"), axis=-1).reshape(-1, 3)
-    cost = 0.9 * np.abs(grid[:, None] - grid + shift).sum(axis=-1)
-    expected = (f.reshape(-1, 1) + cost).min(axis=0).reshape(f.shape)
-    np.testing.assert_allclose(
-        _core_test.separable_message(f, *offsets, 0.9, tuple(shift), False), expected, atol=1e-14
-    )
 
 
 def moved(energy, labels, proposal):

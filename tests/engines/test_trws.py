@@ -39,9 +39,6 @@ def test_chains_are_solved_to_the_optimum():
                 assert solution.energy == pytest.approx(optimum, abs=1e-9)
                 assert solution.lower_bound == pytest.approx(optimum, abs=1e-9)
                 assert solution.lower_bound <= optimum
-
-
-def test_chain_with_offsets_that_do_not_ascend():
     energy = random_energy((1, 9, 1), (3, 1, 4), 5)
     x, y, z = energy.offsets
     energy = Energy(energy.unary, energy.shape, (x[::-1], y, z[[2, 0, 3, 1]]), energy.weight)
@@ -75,8 +72,5 @@ def test_smooth_problem_is_certified():
     solution = trws.minimize(Energy(cost, shape, (line, line, line), weight=0.1))
     assert solution.gap <= 1e-4
     assert solution.iterations < 30
-
-
-def test_negative_tolerance_is_refused():
     with pytest.raises(ValidationError, match="tol"):
         trws.Options(tol=-1.0)

@@ -10,21 +10,15 @@ def field(rng, shape, size=2.0):
     return rng.normal(0, size, (3, *shape)).astype(np.float32)
 
 
-def test_labels_are_voted_as_by_the_core(twin, device, rng):
+def test_labels_determinants_and_smoothing_are_those_of_the_host(twin, device, rng):
     labels, u = rng.integers(0, 4, (9, 7, 11)).astype(np.int32), field(rng, (8, 10, 6))
     u[:, :4] = rng.integers(-2, 3, (3, 4, 10, 6)) / 2  # ties
     found = twin.warp_labels(device.upload(labels), np.eye(3, 4), device.upload(u)).numpy()
     assert np.array_equal(found, _core.warp_labels(labels, np.eye(3, 4), u))
-
-
-def test_determinants_are_those_of_the_core(twin, device, rng):
     u = field(rng, (8, 10, 6), 0.5)
     np.testing.assert_allclose(twin.jacobian(device.upload(u)).numpy(), _core.jacobian(u), atol=1e-5)
     assert twin.least(device.upload(u)) == u.min()
     assert twin.least(device.upload(u.reshape(-1)[:3])) == u.reshape(-1)[:3].min()
-
-
-def test_smoothing_is_that_of_scipy(twin, device, rng):
     image = rng.random((2, 8, 5, 11), dtype=np.float32)
     sigmas, weights = (1.3, 0.0, 2.1), []
     for sigma in sigmas:

@@ -43,16 +43,13 @@ def test_steps_are_held_back_as_on_the_host(twin, device, rng, size):
     assert np.array_equal(free, expected) == (_core.jacobian(free).min() >= steps.LEAST_JACOBIAN)
 
 
-def test_a_step_that_folds_everywhere_is_given_up(twin, device, rng):
+def test_steps_that_fold_everywhere_or_nowhere(twin, device, rng):
     grid = ControlGrid.every(SHAPE, 1.0)
     u, update = smooth_field(rng, 0.5), rng.normal(0, 8, (3, *grid.nodes)).astype(np.float32)
     lattice = device.constants.lattice(grid)
     found, attempts = twin.held_back(device.upload(u), device.upload(update), lattice, 0.1, 1)
     assert attempts == 1
     assert np.array_equal(found.numpy(), u)
-
-
-def test_a_field_that_folds_is_not_held_where_nothing_moves(twin, device, rng):
     grid = ControlGrid.every(SHAPE, 1.4)
     u, still = rng.normal(0, 0.5, (3, *SHAPE)).astype(np.float32), np.zeros((3, *grid.nodes), dtype=np.float32)
     assert _core.jacobian(u).min() < 0
@@ -70,12 +67,17 @@ def test_starts_are_smoothed_as_on_the_host(twin, device, rng, sigma_mm):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_levels_are_changed_as_on_the_host(twin, device, rng):
+def test_levels_and_class_numbers_are_changed_as_on_the_host(twin, device, rng):
     u, coarse = smooth_field(rng, 2.0), shrink_geometry(GEOMETRY, (2, 2, 1)).shape
     found = device.change_level(device.upload(u), (1, 1, 1), (2, 2, 1), coarse)
     np.testing.assert_allclose(found.numpy(), change_level(u, (1, 1, 1), (2, 2, 1), coarse), atol=1e-6)
     same = device.upload(u)
     assert device.change_level(same, (2, 2, 1), (2, 2, 1), SHAPE) is same
+    numbers = (rng.integers(1, 5, SHAPE) * (rng.random(SHAPE) < 0.04)).astype(np.int32)
+    for reach, voxel in [(1.0, (1, 1, 1)), (2.0, (1, 1, 1)), (2.0, (0.8, 0.8, 1.6)), (3.5, (1.3, 0.7, 1.1))]:
+        expected = class_weights.spread(numbers, reach, np.array(voxel, dtype=float))
+        assert (expected != numbers).any()
+        assert np.array_equal(twin.spread(device.upload(numbers), reach, voxel).numpy(), expected)
 
 
 def test_folds_of_the_fine_grid_are_smoothed_away(twin, device, rng):
@@ -88,19 +90,8 @@ def test_folds_of_the_fine_grid_are_smoothed_away(twin, device, rng):
     assert _core.jacobian(found).min() > 0
     np.testing.assert_allclose(found_knots, host_knots, atol=1e-5)
     np.testing.assert_allclose(found, host, atol=1e-5)
-
-
-def test_a_displacement_without_folds_stays(twin, device, rng):
     knots = smooth_field(rng, 0.5)
     there = device.upload(knots)
     same, u = device.unfolded(there, (1, 1, 1), SHAPE)
     assert same is there
     assert u is there
-
-
-def test_numbers_of_classes_spread_as_by_scipy(twin, device, rng):
-    numbers = (rng.integers(1, 5, SHAPE) * (rng.random(SHAPE) < 0.04)).astype(np.int32)
-    for reach, voxel in [(1.0, (1, 1, 1)), (2.0, (1, 1, 1)), (2.0, (0.8, 0.8, 1.6)), (3.5, (1.3, 0.7, 1.1))]:
-        expected = class_weights.spread(numbers, reach, np.array(voxel, dtype=float))
-        assert (expected != numbers).any()
-        assert np.array_equal(twin.spread(device.upload(numbers), reach, voxel).numpy(), expected)

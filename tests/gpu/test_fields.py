@@ -19,12 +19,12 @@ def test_warp_pulls_every_channel_as_the_core_does(twin, device, rng):
     expected = warp_channels(images, MATRIX, u)
     assert expected.std() > 0.1
     np.testing.assert_allclose(found, expected, atol=2e-6)
-
-
-def test_warp_of_an_image_of_one_plane_has_no_neighbour_to_read(twin, device, rng):
     images, u = rng.random((1, 1, 5, 1), dtype=np.float32), field(rng, (2, 5, 3))
     found = twin.warp(device.upload(images), np.eye(3, 4), device.upload(u)).numpy()
     np.testing.assert_allclose(found, warp_channels(images, np.eye(3, 4), u), atol=2e-6)
+    labels, u = rng.integers(0, 9, (9, 7, 11), dtype=np.int32), field(rng, (8, 10, 6))
+    found = twin.warp_nearest(device.upload(labels), MATRIX, device.upload(u), 4).numpy()
+    np.testing.assert_array_equal(found, _core.warp_nearest(labels, MATRIX, u, 4))
 
 
 def test_valid_weighs_the_inside_by_both_masks(twin, device, rng):
@@ -37,12 +37,6 @@ def test_valid_weighs_the_inside_by_both_masks(twin, device, rng):
     found = twin.warp_valid(shape, MATRIX, there, up(moving), up(fixed)).numpy()
     expected = inside * _core.warp(moving, MATRIX, u, 0.0, True) * fixed
     np.testing.assert_allclose(found, expected, atol=2e-6)
-
-
-def test_nearest_labels_are_those_of_the_core(twin, device, rng):
-    labels, u = rng.integers(0, 9, (9, 7, 11), dtype=np.int32), field(rng, (8, 10, 6))
-    found = twin.warp_nearest(device.upload(labels), MATRIX, device.upload(u), 4).numpy()
-    np.testing.assert_array_equal(found, _core.warp_nearest(labels, MATRIX, u, 4))
 
 
 def test_compose_and_change_of_level_are_those_of_the_core(twin, device, rng):

@@ -74,22 +74,16 @@ def test_smoothness_is_that_of_the_core(twin, device, rng, stiff):
     np.testing.assert_allclose(balance.force.numpy(), np.float32(0.3) * force, atol=1e-5)
 
 
-def test_forces_of_the_host_are_added(twin, device, rng):
+def test_forces_of_the_host_moments_and_sums(twin, device, rng):
     u = rng.normal(size=(3, *SHAPE)).astype(np.float32)
     balance = twin.diffusion(device.upload(u), None, FACTORS, 1.0)
     before = balance.force.numpy().copy()
     twin.add_force(balance, device.upload(u))
     assert np.array_equal(balance.force.numpy(), before + u)
-
-
-def test_the_moments_of_a_force_give_its_typical_size(twin, device, rng):
     force = rng.normal(size=(3, 20, 30, 40)).astype(np.float32)
     second, fourth = twin.force_moments(device.upload(force))
     assert np.sqrt(fourth / second) == pytest.approx(_typical(force), rel=1e-12)
     assert second == pytest.approx((force.astype(np.float64) ** 2).sum(), rel=1e-12)
-
-
-def test_sums_round_a_voxel_are_plain_sums(twin, device, rng):
     image = rng.random(SHAPE, dtype=np.float32)
     found = twin.local_sums(device.upload(image), 2).numpy()
     for index in [(0, 0, 0), (4, 4, 4), (8, 7, 9), (1, 6, 3)]:

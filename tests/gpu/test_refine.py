@@ -126,13 +126,10 @@ def test_stiff_classes_and_masks_count_as_on_the_host(twin):
     agree(host, refine(masked, start, stiff, SCHEDULE, SETTINGS, device=CudaDevice(twin)))
 
 
-def test_shrunken_images_come_back_with_their_knots(twin):
+def test_knots_and_members_without_a_kernel_come_from_the_host(twin):
     host, found = both(twin, PAIR, table(ROWS["correlation"]), SETTINGS.model_copy(update={"max_voxels": 1000}))
     agree(host, found)
     np.testing.assert_allclose(found.knots.data, host.knots.data, atol=2e-3)
-
-
-def test_a_member_without_a_kernel_is_computed_by_the_host(twin):
     agree(*both(twin, PAIR, table(ROWS["features"]), without={"self"}))
 
 

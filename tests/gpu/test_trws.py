@@ -44,9 +44,6 @@ def test_hard_energies_are_improved_by_cuts_as_on_the_host(twin, device, rng):
     assert expected.gap > 0
     assert np.array_equal(labels, expected.labels)
     assert bound <= value
-
-
-def test_an_energy_that_is_not_finite_is_refused(twin, device, rng):
     e = energy(rng, (2, 2, 2), (2, 2, 2), 0.1)
     e.unary[:] = np.nan
     with pytest.raises(ValueError, match="finite"):

@@ -59,7 +59,7 @@ def test_cut_short(whole):
         assert code_of(whole) == "E102"
 
 
-def test_flipped_byte_in_a_compressed_stream(tmp_path, data):
+def test_a_changed_bit_of_a_compressed_stream_or_its_check_sum(tmp_path, data):
     for place in [0.4, 0.7, 0.95]:
         for suffix in COMPRESSED:
             path = write(tmp_path, suffix, data)
@@ -67,9 +67,6 @@ def test_flipped_byte_in_a_compressed_stream(tmp_path, data):
             content[int(place * len(content))] ^= 0x10
             path.write_bytes(content)
             assert code_of(path) == "E102"
-
-
-def test_flipped_check_sum(tmp_path, data):
     path = tmp_path / "x.nii.gz"
     write_image(path, Volume(data, GRID))
     content = bytearray(path.read_bytes())
@@ -78,15 +75,12 @@ def test_flipped_check_sum(tmp_path, data):
     assert code_of(path) == "E102"
 
 
-def test_zip_in_place(whole):
+def test_other_content_in_its_place(whole):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("scan", whole.read_bytes())
     whole.write_bytes(buffer.getvalue())
     assert code_of(whole) == "E102"
-
-
-def test_text_and_noise_in_place(whole):
     for content in (b"hello, this is no image\n" * 40, np.random.default_rng(0).bytes(4000)):
         whole.write_bytes(content)
         assert code_of(whole) == "E102"
@@ -99,14 +93,11 @@ def test_renamed(tmp_path, data):
         assert code_of(renamed) == "E102"
 
 
-def test_missing_folder_and_unknown_suffix(tmp_path):
+def test_what_is_not_there(tmp_path, data):
     assert code_of(tmp_path / "none.nii.gz") == "E101"
     assert code_of(tmp_path) == "E101"
     (tmp_path / "x.dcm").write_bytes(b"abc")
     assert code_of(tmp_path / "x.dcm") == "E103"
-
-
-def test_missing_raw(tmp_path, data):
     for suffix in [".mhd", ".nhdr"]:
         path = tmp_path / f"x{suffix}"
         sitk.WriteImage(sitk.GetImageFromArray(data.T), str(path))
@@ -114,7 +105,7 @@ def test_missing_raw(tmp_path, data):
         assert code_of(path) == "E102"
 
 
-def test_absurd_header_is_refused_before_memory_is_taken(tmp_path, data):
+def test_sizes_that_cannot_be_are_refused_before_memory_is_taken(tmp_path, data):
     for dims in [(3, 32767, 32767, 32767), (3, 4000, 4000, 4000), (3, 12, 11, 11)]:
         for suffix in [".nii", ".nii.gz"]:
             path = tmp_path / f"x{suffix}"
@@ -123,17 +114,6 @@ def test_absurd_header_is_refused_before_memory_is_taken(tmp_path, data):
             content = content[:40] + struct.pack("<4h", *dims) + content[48:]
             path.write_bytes(content if suffix == ".nii" else gzip.compress(content))
             assert code_of(path) == "E102"
-
-
-def test_absurd_text_header(tmp_path, data):
-    for suffix, key in [(".nrrd", b"sizes: "), (".mha", b"DimSize = ")]:
-        path = tmp_path / f"x{suffix}"
-        write_image(path, Volume(data, GRID))
-        path.write_bytes(path.read_bytes().replace(key + b"12 11 10", key + b"90000 90000 90000"))
-        assert code_of(path) == "E102"
-
-
-def test_impossible_dimensions(tmp_path, data):
     for dim in [(0, 1, 1, 1), (9, 12, 11, 10), (3, -4, 11, 10), (3, 0, 11, 10)]:
         path = tmp_path / "x.nii"
         write_image(path, Volume(data, GRID))
@@ -142,21 +122,13 @@ def test_impossible_dimensions(tmp_path, data):
         assert code_of(path) == "E102"
 
 
-def test_longer_file_is_read_with_a_warning(tmp_path, data):
-    path = tmp_path / "x.nii"
-    write_image(path, Volume(data, GRID))
-    path.write_bytes(path.read_bytes() + b"extra")
-    with pytest.warns(RegweaveWarning, match=r"W208.*5 bytes"):
-        read_image(path)
-
-
 def save(path, array, dtype=None):
     image = nib.Nifti1Image(array, np.eye(4), dtype=dtype or array.dtype)
     nib.save(image, path)
     return path
 
 
-def test_dimensions(tmp_path, data):
+def test_dimensions_colour_and_objects(tmp_path, data):
     assert code_of(save(tmp_path / "2d.nii", data[0])) == "E103"
     assert code_of(save(tmp_path / "4d.nii", np.stack([data, data], -1))) == "E103"
     assert code_of(save(tmp_path / "slice.nii", data[:, :, :1])) == "E103"
@@ -164,6 +136,13 @@ def test_dimensions(tmp_path, data):
     assert code_of(save(tmp_path / "5d.nii", data[..., None, None] * np.ones(3, np.float32))) == "E103"
     np.testing.assert_array_equal(read_image(save(tmp_path / "ok.nii", data[..., None])).data, data)
     np.testing.assert_array_equal(read_image(save(tmp_path / "ok5.nii", data[..., None, None])).data, data)
+    rgb = np.zeros(GRID.shape, dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
+    assert code_of(save(tmp_path / "rgb.nii", rgb)) == "E103"
+    assert code_of(save(tmp_path / "c.nii", data.astype(np.complex64))) == "E103"
+    with pytest.raises(RegweaveError, match="E103"):
+        read_image((np.zeros((4, 4)), np.eye(4)))
+    with pytest.raises(RegweaveError, match="E105"):
+        read_image((np.zeros((4, 4, 4)), np.eye(4)))
 
 
 @pytest.mark.parametrize("suffix", [".nrrd", ".mha"])
@@ -179,12 +158,6 @@ def test_dimensions_of_itk_files(tmp_path, data, suffix):
     # SimpleITK names no space in an NRRD file of four dimensions.
     with pytest.warns(RegweaveWarning, match="W207") if suffix == ".nrrd" else nullcontext():
         np.testing.assert_array_equal(read_image(path).data, data)
-
-
-def test_colour_and_complex(tmp_path, data):
-    rgb = np.zeros(GRID.shape, dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
-    assert code_of(save(tmp_path / "rgb.nii", rgb)) == "E103"
-    assert code_of(save(tmp_path / "c.nii", data.astype(np.complex64))) == "E103"
 
 
 def test_nonfinite(tmp_path, data):
@@ -225,16 +198,13 @@ def with_scaling(path, stored, slope, inter):
     return path
 
 
-def test_scaling(tmp_path):
+def test_scaling(tmp_path, data):
     scalings = [(0, 7, 1, 0), (np.nan, np.nan, 1, 0), (2, -1024, 2, -1024), (1, 0, 1, 0), (-0.5, 3, -0.5, 3)]
     for slope, inter, factor, offset in scalings:
         stored = np.random.default_rng(0).integers(0, 2000, GRID.shape).astype(np.int16)
         path = with_scaling(tmp_path / "x.nii", stored, slope, inter)
         np.testing.assert_array_equal(read_image(path).data, (stored * factor + offset).astype(np.float32))
         np.testing.assert_array_equal(read_image(path).data, nib.load(path).get_fdata().astype(np.float32))
-
-
-def test_bad_intercept_and_constant(tmp_path, data):
     stored = (data * 3).astype(np.int16)
     assert code_of(with_scaling(tmp_path / "i.nii", stored, 2, np.nan)) == "E102"
     path = with_scaling(tmp_path / "c.nii", np.full(GRID.shape, 5, np.int16), 2, -4)
@@ -316,10 +286,3 @@ def test_messages_do_not_repeat_header_text(tmp_path, data):
     found = inspect_image(tmp_path / "x.nii.gz")
     assert [p.code for p in found.problems] == ["E105"]
     assert "DOE" not in str(found)
-
-
-def test_objects_that_are_no_images():
-    with pytest.raises(RegweaveError, match="E103"):
-        read_image((np.zeros((4, 4)), np.eye(4)))
-    with pytest.raises(RegweaveError, match="E105"):
-        read_image((np.zeros((4, 4, 4)), np.eye(4)))

@@ -110,9 +110,6 @@ def test_nifti_headers_of_ordinary_programs(tmp_path):
     ]:
         path = save(tmp_path / "x.nii", header(**fields))
         np.testing.assert_array_equal(read_image(path).data.ravel(order="F"), np.arange(np.prod(SHAPE)))
-
-
-def test_a_matrix_that_was_scaled_to_a_template_can_be_chosen(tmp_path):
     path = save(tmp_path / "x.nii", header(sform_code=4, srow_x=[2, 0, 0, 0]))
     with pytest.raises(RegweaveError, match=r"E113.*nifti_frame sform"):
         read_image(path)
@@ -128,11 +125,15 @@ def test_contradictions_of_images_in_memory():
         read_image(image)
 
 
-def test_a_series_is_refused_before_its_voxels_are_read(tmp_path):
+def test_what_cannot_be_read_is_refused_before_its_voxels_are(tmp_path):
     for suffix in [".nii", ".nii.gz"]:
         path = save(tmp_path / f"x{suffix}", header((8, 7, 6, 1000)), b"far too few")
         assert code_of(path) == "E103"
         assert "sha256" not in inspect_image(path).facts
+    for shape in [(8, 7, 6, 1, 3000), (8, 7, 6), (8, 7, 6, 3)]:
+        path = save(tmp_path / "x.nii.gz", header(shape, np.float32, intent_code=1007), b"far too few")
+        with pytest.raises(RegweaveError, match="E115"):
+            read_transform(path)
 
 
 @pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".mha", ".nrrd"])
@@ -279,13 +280,6 @@ def test_digests_cover_the_voxels(tmp_path, elsewhere):
     save(tmp_path / "x.nii", header())
     for whole in (local, tmp_path / "x.nii"):
         assert image_sha256(whole) == sha256(whole)
-
-
-def test_what_is_no_field_is_refused_before_its_voxels_are_read(tmp_path):
-    for shape in [(8, 7, 6, 1, 3000), (8, 7, 6), (8, 7, 6, 3)]:
-        path = save(tmp_path / "x.nii.gz", header(shape, np.float32, intent_code=1007), b"far too few")
-        with pytest.raises(RegweaveError, match="E115"):
-            read_transform(path)
 
 
 def test_fields_outside_of_the_folder(tmp_path, monkeypatch):

@@ -106,12 +106,11 @@ def test_what_is_stated_or_decided_holds():
     with pytest.raises(UsageError) as caught:
         with_modality(ct, "xray")
     assert caught.value.code == "E175"
-
-
-def test_banks():
     assert bank_of("ct", "ct") == "ct"
     assert bank_of("mr", "mr") == bank_of("t1", "t1") == bank_of("mr", "t2") == "mr"
     assert bank_of("ct", "mr") == bank_of("mr", "ct") == bank_of("t1", "t2") == bank_of("pet", "ct") == "multi"
+    stored = volume(thorax() + 1024)
+    assert Reading().image(stored, "mr").data is stored.data
 
 
 @pytest.mark.parametrize("stated", ["auto", "ct"])
@@ -127,11 +126,6 @@ def test_a_stored_offset_is_subtracted_and_warned_of(stated):
     np.testing.assert_array_equal(read.data, stored.data - np.float32(offset))
     assert again is read
     assert [text[:5] for text in warned] == ["W250:"]
-
-
-def test_the_modality_that_is_stated_keeps_the_values():
-    stored = volume(thorax() + 1024)
-    assert Reading().image(stored, "mr").data is stored.data
 
 
 CT = ("openkbp_head_neck", "btcv_abdomen", "totalseg_abdomen", "popi_lung")

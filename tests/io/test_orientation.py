@@ -62,21 +62,15 @@ def test_canonical_voxels_lie_where_the_stored_ones_do():
     where = np.moveaxis(stored.geometry.points(indices(stored.geometry)), -1, 0)
     found = np.moveaxis(orientation.to_canonical(where), 0, -1)
     np.testing.assert_allclose(found, orientation.canonical.points(indices(orientation.canonical)), atol=1e-5)
-
-
-def indices(geometry: Geometry) -> np.ndarray:
-    return np.stack(np.meshgrid(*(np.arange(n, dtype=float) for n in geometry.shape), indexing="ij"), axis=-1)
-
-
-def test_axes_run_along_l_p_s():
     direction = Orientation.of(stored_as(image(20.0), (1, 2, 0), (-1, -1, 1)).geometry).canonical.direction
     assert (np.diagonal(direction) > 0.7).all()
-
-
-def test_tiny_and_far_grids_keep_their_place():
     affine = np.diag([-1e-6, 2e-6, 1e-6, 1.0])
     affine[:3, 3] = [1e7, -3.0, 0.0]
     grid = Geometry(SHAPE, affine)
     canonical = Orientation.of(grid).canonical
     np.testing.assert_allclose(canonical.spacing_mm, [1e-6, 2e-6, 1e-6], rtol=1e-5)
     np.testing.assert_allclose(canonical.origin_mm, grid.points(np.array([3.0, 0, 0])), atol=1e-9)
+
+
+def indices(geometry: Geometry) -> np.ndarray:
+    return np.stack(np.meshgrid(*(np.arange(n, dtype=float) for n in geometry.shape), indexing="ij"), axis=-1)

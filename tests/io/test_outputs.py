@@ -79,6 +79,12 @@ def test_a_result_without_a_list_is_left_alone(tmp_path):
     with pytest.raises(RegweaveError, match="E150"):
         result(tmp_path / "out", "new", overwrite=True)
     assert texts(tmp_path / "out") == OURS
+    fill(tmp_path / "home")
+    (tmp_path / "file").touch()
+    for name in ("home", "file"):
+        with pytest.raises(RegweaveError, match="E150"):
+            result(tmp_path / name, "new", overwrite=True)
+    assert texts(tmp_path / "home") == {"precious": "mine"}
 
 
 def test_a_page_made_later_belongs_to_the_result(tmp_path):

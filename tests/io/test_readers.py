@@ -117,6 +117,9 @@ def test_objects_that_lie_nowhere(volume):
     assert all(word in said for word in ("SimpleITK", "nibabel", "ANTsPy", "TorchIO", "MONAI", "(array, affine)"))
     # Only the package of that name is meant, not one that merely has such a class.
     assert code_of(imitation("elsewhere", "ANTsImage"))[0] == "E108"
+    for other in (object(), 3, np.zeros((5, 5, 5)), (1, 2, 3)):
+        with pytest.raises(RegweaveError, match=r"E108.*from an object of type"):
+            read_image(other)
 
 
 @pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".nrrd", ".mha"])
@@ -149,7 +152,7 @@ def folder(tmp_path, volume):
     return made
 
 
-def test_folder_with_one_image_is_that_image(folder, volume):
+def test_a_folder_with_one_image_or_two(folder, volume):
     same(read_image(folder), volume)
     same(read_image(str(folder)), volume)
     assert read_labels(folder).names == {3: "Liver"}
@@ -158,6 +161,11 @@ def test_folder_with_one_image_is_that_image(folder, volume):
     assert found.problems == ()
     assert found.facts["nifti"]["version"] == 1
     assert found.facts["bytes"] == (folder / "sub-01_T1w.nii.gz").stat().st_size
+    write_image(folder / "other.nrrd", volume)
+    code, said = code_of(folder)
+    assert code == "E101"
+    assert "2 images" in said
+    assert "other.nrrd, sub-01_T1w.nii.gz" in said
 
 
 def test_folder_of_a_detached_header(tmp_path, volume):
@@ -176,14 +184,6 @@ def volume_itk(volume):
     return image
 
 
-def test_folder_of_two_images_lists_them(folder, volume):
-    write_image(folder / "other.nrrd", volume)
-    code, said = code_of(folder)
-    assert code == "E101"
-    assert "2 images" in said
-    assert "other.nrrd, sub-01_T1w.nii.gz" in said
-
-
 def test_list_of_pairs_names_folders(folder, tmp_path):
     line = "id,fixed,moving,fixed_labels,moving_labels\na,sub-01,sub-01,sub-01,{}\n"
     (tmp_path / "pairs.csv").write_text(line.format("sub-01"))
@@ -192,12 +192,6 @@ def test_list_of_pairs_names_folders(folder, tmp_path):
     (tmp_path / "pairs.csv").write_text(line.format("empty"))
     with pytest.raises(RegweaveError, match=r"E101.*moving_labels.*folder without an image"):
         read_pairs(tmp_path / "pairs.csv")
-
-
-def test_other_objects_name_what_can_be_read():
-    for other in (object(), 3, np.zeros((5, 5, 5)), (1, 2, 3)):
-        with pytest.raises(RegweaveError, match=r"E108.*from an object of type"):
-            read_image(other)
 
 
 def test_names_of_itk_snap(tmp_path):

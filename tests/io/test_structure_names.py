@@ -41,27 +41,24 @@ def test_names_decide_where_both_sides_have_them():
     assert found.by == "name"
     assert found.to == {7: 2, 1: 3}
     assert found.unknown == (9,)
-
-
-def test_matched_labels_take_the_numbers_of_the_model():
     own = labels({7: "parotid_R", 1: "brainstem", 9: "Larynx"})
     mapped = match_structures(own, MODEL, "labels", "model").apply(own)
     assert mapped.data.ravel()[:4].tolist() == [2, 3, 0, 0]
     assert own.data.ravel()[:3].tolist() == [7, 1, 9]
 
 
-def test_numbers_decide_where_one_side_has_no_names():
+def test_numbers_decide_where_names_lack():
     found = match_structures(labels({}, [1, 3, 8]), MODEL, "labels", "model")
     assert (found.by, dict(found.to), found.unknown) == ("number", {1: 1, 3: 3}, (8,))
     numbers = match_structures(labels({1: "a", 2: "b"}), {0: "background", 1: "1", 2: "2"}, "labels", "model")
     assert (numbers.by, dict(numbers.to)) == ("number", {1: 1, 2: 2})
-
-
-def test_a_label_without_a_name_goes_by_number_only_if_the_numbering_is_the_same():
     same = match_structures(labels({1: "LeftParotid"}, [1, 3]), MODEL, "labels", "model")
     assert dict(same.to) == {1: 1, 3: 3}
     other = match_structures(labels({2: "LeftParotid"}, [2, 3]), MODEL, "labels", "model")
     assert (dict(other.to), other.unknown) == ({2: 1}, (3,))
+    own = labels({}, [1, 2])
+    assert in_numbering(own, {1: "liver"}, "a", "b") is own
+    assert join_names([{1: "Liver", 2: "2"}, {1: "spleen", 2: "liver"}]) == {1: "Liver", 2: "spleen"}
 
 
 @pytest.mark.parametrize("names", [{1: "Liver", 2: "Spleen"}, {1: "parotid L", 2: "Left Parotid"}])
@@ -85,12 +82,3 @@ def test_one_numbering_for_two_maps():
     for name, value in by_name.items():
         old = next(v for v, n in fixed.names.items() if n == name)
         np.testing.assert_array_equal(found.data == value, fixed.data == old)
-
-
-def test_maps_without_names_keep_their_numbers():
-    own = labels({}, [1, 2])
-    assert in_numbering(own, {1: "liver"}, "a", "b") is own
-
-
-def test_joined_names():
-    assert join_names([{1: "Liver", 2: "2"}, {1: "spleen", 2: "liver"}]) == {1: "Liver", 2: "spleen"}

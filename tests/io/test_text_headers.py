@@ -95,9 +95,6 @@ def test_rare_encodings_are_refused_with_the_way_out(tmp_path):
 def test_nrrd_spaces(tmp_path):
     for space in ("LPS", "RAS", "LAS", "left-posterior-superior", "right-anterior-superior", "Left-Anterior-Superior"):
         assert_as_itk(nrrd(tmp_path / "x.nrrd", FRAME.format(space)), "i2")
-
-
-def test_nrrd_that_does_not_say_where_left_is(tmp_path):
     for frame in [
         "",
         "spacings: 1 2 3\n",

@@ -95,11 +95,24 @@ def test_names_that_no_file_can_bear(tmp_path, bad):
         assert not is_file(path or "no such file")
 
 
-def test_long_names_where_a_word_is_allowed_too():
+def test_names_and_keys_that_mislead(tmp_path):
     with pytest.raises(UsageError, match="E187"):
         require_start("n" * 300, None)
     with pytest.raises(UsageError, match="E171"):
         find_model("n" * 300)
+    (tmp_path / "p.csv").write_text("id,fixed,moving,fixed_labels,moving_labels\na,x\0y.nii,b,c,d\n")
+    with pytest.raises(RegweaveError, match=r"E101.*pair 1 \(a\), fixed"):
+        read_pairs(tmp_path / "p.csv")
+    text = (Path(__file__).parents[1] / "model/tissue.json").read_text(encoding="utf-8")
+    (tmp_path / "m.json").write_text(text)
+    Model.load(tmp_path / "m.json")
+    (tmp_path / "m.json").write_text(text.replace('"pairwise":', '"pairwise": 99, "pairwise":', 1))
+    with pytest.raises(RegweaveError, match=r"E170.*'pairwise' is repeated"):
+        Model.load(tmp_path / "m.json")
+    for text in ('{"1_0": "a"}', '{"٣": "a"}', '{"-1": "a"}', '{"+1": "a"}'):
+        (tmp_path / "n.json").write_text(text, encoding="utf-8")
+        with pytest.raises(RegweaveError, match="E107"):
+            read_names(tmp_path / "n.json")
 
 
 @pytest.mark.parametrize("name", ["n.tsv", "p.csv", "p.fcsv", "pairs.csv"])
@@ -114,21 +127,6 @@ def test_cells_beyond_the_limit_of_the_csv_module(tmp_path, name):
     assert code_of(name, tmp_path / name) == READERS[name][1]
 
 
-def test_a_path_with_a_nul_in_a_list_of_pairs(tmp_path):
-    (tmp_path / "p.csv").write_text("id,fixed,moving,fixed_labels,moving_labels\na,x\0y.nii,b,c,d\n")
-    with pytest.raises(RegweaveError, match=r"E101.*pair 1 \(a\), fixed"):
-        read_pairs(tmp_path / "p.csv")
-
-
-def test_a_repeated_key_of_a_model_is_refused(tmp_path):
-    text = (Path(__file__).parents[1] / "model/tissue.json").read_text(encoding="utf-8")
-    (tmp_path / "m.json").write_text(text)
-    Model.load(tmp_path / "m.json")
-    (tmp_path / "m.json").write_text(text.replace('"pairwise":', '"pairwise": 99, "pairwise":', 1))
-    with pytest.raises(RegweaveError, match=r"E170.*'pairwise' is repeated"):
-        Model.load(tmp_path / "m.json")
-
-
 def test_json_is_strict():
     for text in ('{"a": 1, "a": 1}', '{"x": {"a": 1, "a": 2}}', "NaN", "[Infinity]", "1e999", "{", "", "[1,]", "01"):
         with pytest.raises(ValueError, match=r"."):
@@ -140,9 +138,6 @@ def test_json_is_strict():
     assert isinstance(deep, list)
     with pytest.raises(ValueError, match="nests deeper"):
         parse_json("[" * (MAX_NESTING + 1) + "]" * (MAX_NESTING + 1))
-
-
-def test_a_key_that_stands_twice_among_many_is_found():
     # Counting each key would take hours here.
     keys = ",".join(f'"k{n}": 1' for n in range(300_000))
     with pytest.raises(ValueError, match=r"'k299999' is repeated"):
@@ -155,29 +150,19 @@ def test_a_text_that_would_take_long_is_refused(parse, most):
         parse(" " * (most + 1))
 
 
-def test_toml_is_strict():
+def test_toml_is_strict_and_tables_are_whole():
     assert parse_toml("a = 1\nb = 2.5\n[c]\nd = [1]\n") == {"a": 1, "b": 2.5, "c": {"d": [1]}}
     for text in ("a = 1\na = 2", "a = nan", "a = inf", "a = 1e999", "a = " + "9" * 50, "a = " + "[" * 80 + "]" * 80):
         with pytest.raises(ValueError, match=r"."):
             parse_toml(text)
     with pytest.raises(UsageError, match=r"E185.*my settings"):
         parse("a = nan", "my settings")
-
-
-def test_tables():
     assert parse_rows(["a,b", '"x,y",z']) == [["a", "b"], ["x,y", "z"]]
     assert parse_table("Index\t Name\n1\tLiver\n\n2\n", "\t") == [{"index": "1", "name": "Liver"}, {"index": "2"}]
     assert parse_table("") == []
     for bad in ("a,A\n1,2\n", "a\n1,2\n"):
         with pytest.raises(ValueError, match=r"."):
             parse_table(bad)
-
-
-def test_label_values_are_digits(tmp_path):
-    for text in ('{"1_0": "a"}', '{"٣": "a"}', '{"-1": "a"}', '{"+1": "a"}'):
-        (tmp_path / "n.json").write_text(text, encoding="utf-8")
-        with pytest.raises(RegweaveError, match="E107"):
-            read_names(tmp_path / "n.json")
 
 
 def test_regular_files_are_opened_through_links(tmp_path):

@@ -66,31 +66,25 @@ def test_each_linear_type_is_what_simpleitk_applies(tmp_path, suffix):
         np.testing.assert_allclose(points @ matrix[:3, :3].T + matrix[:3, 3], expected, atol=1e-9)
 
 
-def test_numbers_must_be_as_many_as_the_type_has(tmp_path):
-    """ITK writes beyond its memory where they are fewer."""
+def test_numbers_that_do_not_fit(tmp_path):
+    # ITK writes beyond its memory where they are fewer.
     for kind, (_, parameters, allowed) in LINEAR.items():
         good, fixed, name = ["0.5"] * parameters, " ".join(["0"] * allowed[0]), f"{kind}_double_3_3"
         for wrong in (good[:-1], [*good, "0.5"], good[: len(good) // 2]):
             if len(wrong) != len(good):
                 refused(text_file(tmp_path / "t.tfm", name, " ".join(wrong), fixed), "E102", "expected of its")
         refused(text_file(tmp_path / "t.tfm", name, " ".join(good), fixed + " 0 0"), "E102", "fixed")
-
-
-def test_what_is_no_number(tmp_path):
     for bad in ["nan", "inf", "1e400", "1_0", "0x10", "1,5", "--1", "1.2.3", "1e", "é", "\x00"]:
         path = text_file(tmp_path / "t.tfm", "TranslationTransform_double_3_3", f"1 {bad} 3", "")
         with pytest.raises(RegweaveError, match=r"E102|E104"):
             read_transform(path)
 
 
-def test_grids_that_the_numbers_do_not_fill(tmp_path):
+def test_grids_that_cannot_be(tmp_path):
     for kind in ["BSplineTransform", "DisplacementFieldTransform"]:
         for grid in ["-5 5 5", "2000 2000 2000", "500 500 500", "0 4 4", "4.5 4 4", "1e300 1e300 1e300", "3 4 4"]:
             fixed = f"{grid} 0 0 0 1 1 1 1 0 0 0 1 0 0 0 1"
             refused(text_file(tmp_path / "t.tfm", f"{kind}_double_3_3", "1 2 3", fixed), "E102")
-
-
-def test_grids_that_do_not_lie_in_space(tmp_path):
     for at, value in [(6, "0"), (6, "-1"), (3, "1e400"), (9, "0")]:
         fixed = FIELD_HEAD.split()
         fixed[at] = value
@@ -112,9 +106,6 @@ def test_unknown_types(tmp_path):
         ("CompositeTransform_double_3_3", "E102"),
     ]:
         refused(text_file(tmp_path / "t.tfm", kind, "1 0 0 0 1 0 0 0 1 0 0 0"), code)
-
-
-def test_transforms_without_a_composite(tmp_path):
     path = text_file(tmp_path / "t.tfm", "TranslationTransform_double_3_3", "1 2 3", "")
     path.write_text(path.read_text() + path.read_text().split("\n", 1)[1])
     refused(path, "E115", "no composite")
@@ -322,25 +313,19 @@ def test_what_stands_in_the_file(tmp_path):
     np.testing.assert_array_equal(ends.target.affine, OTHER.affine)
 
 
-def test_matrices_beyond_physical_sense(tmp_path):
+def test_displacements_and_matrices_beyond_sense(tmp_path):
     for entry in [1e30, 5e3]:
         for suffix in [".tfm", ".h5", ".mat"]:
             matrix = np.eye(4)
             matrix[0, 1] = entry
             write_linear(tmp_path / f"t{suffix}", matrix)
             refused(tmp_path / f"t{suffix}", "E115", "physical sense")
-
-
-def test_displacements_beyond_single_precision(tmp_path):
     vectors = np.zeros((6, 4, 5, 3))
     vectors[0, 0, 0, 0] = 1e300
     itk = sitk.DisplacementFieldTransform(sitk.GetImageFromArray(vectors, isVector=True))
     for name in ("t.h5", "t.tfm"):
         sitk.WriteTransform(itk, str(tmp_path / name))
         refused(tmp_path / name, "E115", "1e\\+300 mm")
-
-
-def test_displacements_beyond_physical_sense(tmp_path):
     for suffix in [".h5", ".tfm"]:
         write_transform(tmp_path / f"t{suffix}", Transform(some_field(scale=1e6)))
         refused(tmp_path / f"t{suffix}", "E115", "allowed are up to 1e\\+05 mm")
@@ -379,7 +364,7 @@ def test_rounding_keeps_its_bound(shape, bound):
     assert bound_mm(Field(field.data, Geometry(shape, np.diag([1e-3, 1, 1, 1.0])))) <= 1e-3 / 32
 
 
-def test_few_planes_of_a_field_at_a_time_give_the_same_file(tmp_path, monkeypatch):
+def test_few_planes_at_a_time_give_the_same_file_by_the_filters_of_the_library(tmp_path, monkeypatch):
     transform = Transform(some_field(Geometry((90, 80, 75), np.eye(4))))
     for name, planes, threads in (("one", 75, 1), ("some", 7, 2)):
         monkeypatch.setattr(files, "SLAB_VOXELS", planes * 90 * 80)
@@ -387,9 +372,6 @@ def test_few_planes_of_a_field_at_a_time_give_the_same_file(tmp_path, monkeypatc
             write_transform(tmp_path / f"{name}.h5", transform)
     assert (tmp_path / "one.h5").read_bytes() == (tmp_path / "some.h5").read_bytes()
     assert read_transform(tmp_path / "one.h5").field.data.shape == (3, 90, 80, 75)
-
-
-def test_the_filters_of_a_long_list_are_those_of_the_library(tmp_path):
     transform = Transform(some_field(Geometry((90, 80, 75), np.eye(4))))
     write_transform(tmp_path / "t.h5", transform)
     with h5py.File(tmp_path / "t.h5") as file:

@@ -117,13 +117,10 @@ def test_within_zero_and_one_per_node(loss, support):
         assert volume.max() <= 1 + 1e-6
 
 
-def test_nothing_against_nothing_loses_nothing(loss):
+def test_nothing_loses_nothing_and_a_missed_structure_all(loss):
     empty = np.zeros((2, *SHAPE), dtype=np.float32)
     assert np.abs(loss.cost(empty, empty, grid_of(), loss.Options())).max() == 0
     assert np.abs(loss.volume(empty, empty, grid_of(), LABELS.offsets, loss.Options())).max() == 0
-
-
-def test_a_structure_missed_altogether_is_a_full_loss(loss):
     fixed = np.ones((1, *SHAPE), dtype=np.float32)
     np.testing.assert_allclose(loss.cost(fixed, np.zeros_like(fixed), grid_of(), loss.Options()), 1.0, atol=1e-6)
 

@@ -24,14 +24,18 @@ def inexact(n, size_mm=0.6, start=(5, 5)):
     return residual
 
 
-def test_one_voxel_of_a_thousand_is_not_worth_a_warning_and_two_are():
+def test_what_deserves_a_warning():
     assert not error(inexact(1)).notable
     assert error(inexact(2)).notable
-
-
-def test_voxels_of_air_do_not_count():
     found = error(inexact(10, start=(0, 0)))
     assert (found.inexact_voxels, found.notable) == (0, False)
+    found = error(back=np.full(SHAPE, np.nan, dtype=np.float32))
+    assert found.notable
+    assert "no voxel of the fixed body" in found.words()
+    residual = inexact(3)
+    residual[5, 5, 7] = 0.8
+    text = error(residual).words()
+    assert "3 voxels of the body (0.30%), at most 0.8 mm, near voxel (5, 5, 7)" in text
 
 
 @pytest.mark.parametrize(("back_mm", "notable"), [(1.9, False), (2.1, True)])
@@ -40,48 +44,26 @@ def test_an_error_of_more_than_a_voxel_there_and_back_is_notable(back_mm, notabl
     assert error(back=back).notable == notable
 
 
-def test_a_body_that_leaves_the_moving_image_is_notable():
-    found = error(back=np.full(SHAPE, np.nan, dtype=np.float32))
-    assert found.notable
-    assert "no voxel of the fixed body" in found.words()
-
-
-def test_the_words_tell_how_many_how_much_and_where():
-    residual = inexact(3)
-    residual[5, 5, 7] = 0.8
-    text = error(residual).words()
-    assert "3 voxels of the body (0.30%), at most 0.8 mm, near voxel (5, 5, 7)" in text
-
-
 def scan(data):
     return Volume(data.astype(np.float32), Geometry(data.shape, np.eye(4)))
 
 
-def test_air_inside_the_body_is_body():
+def test_what_is_body():
     ct = np.full(SHAPE, -1000.0)
     ct[3:17, 3:17, :] = 40.0
     ct[8:12, 8:12, :] = -850.0  # a lung that the scan cuts at both ends
     mask = body_mask(scan(ct))
     assert mask[3:17, 3:17].all()
     assert mask.sum() == 14 * 14 * 20
-
-
-def test_labels_are_body_whatever_the_image_shows():
     image = np.zeros(SHAPE)
     image[2:6, 2:6, 2:6] = 100.0
     marked = np.zeros(SHAPE, dtype=np.uint8)
     marked[15, 15, 15] = 3
     mask = body_mask(scan(image), LabelMap(marked, Geometry(SHAPE, np.eye(4))))
     assert mask.sum() == 65
-
-
-def test_noise_of_the_air_is_no_body():
     rng = np.random.default_rng(0)
     image = rng.normal(0.0, 5.0, SHAPE)
     image[5:15, 5:15, 5:15] += 100.0
     mask = body_mask(scan(image))
     np.testing.assert_array_equal(mask, BODY)
-
-
-def test_an_image_of_one_value_is_all_body():
     assert body_mask(scan(np.ones(SHAPE))).all()

@@ -36,9 +36,6 @@ def test_distances_against_a_loop():
         there = np.array([-warped[1] + 1, warped[0] + 2, warped[2] + 3])
         expected.append(np.sqrt(((there - q) ** 2).sum()))
     np.testing.assert_allclose(errors, expected, atol=1e-5)
-
-
-def test_lists_of_different_length_are_refused():
     with pytest.raises(ValueError, match=r"shapes \(2, 3\) and \(1, 3\)"):
         target_registration_errors_mm([[0, 0, 0], [1, 1, 1]], [[0, 0, 0]], Transform(linear_field()))
 
@@ -50,7 +47,7 @@ def shift(mm, grid=None):
 
 
 def test_landmarks_before_and_after():
-    """A start of nothing and a transform that is right for the first landmark and 2 mm off for the second."""
+    # A start of nothing and a transform that is right for the first landmark and 2 mm off for the second.
     fixed = np.array([[4.0, 5, 6], [10, 10, 10]])
     moving = fixed + np.array([[3.0, 0, 0], [5.0, 0, 0]])
     score = score_landmarks(fixed, moving, ["carina", ""], shift((0, 0, 0)), shift((3, 0, 0)), shift((-3, 0, 0)))
@@ -62,15 +59,9 @@ def test_landmarks_before_and_after():
     np.testing.assert_allclose([point.warped_mm for point in score.points], moving - [3.0, 0, 0], atol=1e-6)
     assert "mean 4.00 → 1.00 mm, largest 5.00 → 2.00 mm" in score.words()
     assert LandmarkScore.model_validate(score.content()) == score
-
-
-def test_points_go_back_through_a_start_with_a_field():
     start = Transform(linear_field(), np.diag([1.0, 1.0, 1.0, 1.0]))
     points = np.array([[0.0, 12.0, 8.0], [5.0, 15.0, 12.0]])
     np.testing.assert_allclose(inverted_points(warp_points(points, start), start), points, atol=1e-3)
-
-
-def test_landmarks_outside_are_named():
     with pytest.warns(RegweaveWarning, match="W218: landmarks far lie outside"):
         score_landmarks([[-9.0, 5, 5]], [[0.0, 0, 0]], ["far"], *(shift((0, 0, 0)),) * 3)
 

@@ -29,10 +29,18 @@ def score():
     return score_labels(fixed, moving, start, warped)
 
 
-def test_each_structure_has_its_state(score):
+def test_each_structure_has_its_state_and_volumes(score):
     assert {s.name: s.state for s in score.structures} == {
         "cord": "scored", "lens": "vanished", "node": "no reference", "eye": "not in moving"
     }  # fmt: skip
+    cord = score.structures[0]
+    assert (cord.volume_fixed_ml, cord.volume_before_ml, cord.volume_after_ml) == (0.064, 0.128, 0.064)
+    for s in score.of("no reference", "not in moving"):
+        assert math.isnan(s.dice_before)
+        assert math.isnan(s.dice_after)
+    found = score.with_surfaces(labels(l1=1, l2=3, l4=5), labels(l1=1, l3=6))
+    assert found.structures[0].hd95_mm == 0.0
+    assert all(math.isnan(s.hd95_mm) for s in found.structures[1:])
 
 
 def test_the_mean_is_over_the_same_structures_before_and_after(score):
@@ -41,43 +49,17 @@ def test_the_mean_is_over_the_same_structures_before_and_after(score):
     assert score.means() == {"before": 0.5, "start": 0.5, "after": 0.5}
     without = PairScore(tuple(s for s in score.structures if s.counted))
     assert without.means() == score.means()
-
-
-def test_before_is_as_loaded_whatever_the_start():
-    """A start that finds the structure is a gain of the start: it shows between before and start."""
-    fixed, moving = labels(l1=1), labels(l1=5)
-    found = score_labels(fixed, moving, start=fixed, warped=fixed, loaded=moving)
-    assert found.means() == {"before": 0.0, "start": 1.0, "after": 1.0}
-
-
-def test_a_structure_that_does_not_count_has_no_dice(score):
-    for s in score.of("no reference", "not in moving"):
-        assert math.isnan(s.dice_before)
-        assert math.isnan(s.dice_after)
-
-
-def test_volumes_are_those_of_each_grid(score):
-    cord = score.structures[0]
-    assert (cord.volume_fixed_ml, cord.volume_before_ml, cord.volume_after_ml) == (0.064, 0.128, 0.064)
-
-
-def test_nothing_in_common_has_no_mean():
     found = score_labels(labels(l1=1), labels(l2=1), labels(l2=1), labels(l2=1))
     assert found.means() == {}
     assert math.isnan(found.mean())
-
-
-def test_a_vanished_structure_is_never_rewarded(score):
     kept = score_labels(
         labels(l1=1, l2=3), labels(l1=2, l2=3), start=labels(l1=2, l2=3), warped=labels(l1=1, l2=4)
     )  # a lens in the wrong place: Dice 0 as well
     assert kept.mean() == PairScore(score.counted).mean()
-
-
-def test_surfaces_are_measured_where_both_maps_show_the_structure(score):
-    found = score.with_surfaces(labels(l1=1, l2=3, l4=5), labels(l1=1, l3=6))
-    assert found.structures[0].hd95_mm == 0.0
-    assert all(math.isnan(s.hd95_mm) for s in found.structures[1:])
+    # A start that finds the structure is a gain of the start: it shows between before and start.
+    fixed, moving = labels(l1=1), labels(l1=5)
+    found = score_labels(fixed, moving, start=fixed, warped=fixed, loaded=moving)
+    assert found.means() == {"before": 0.0, "start": 1.0, "after": 1.0}
 
 
 def test_a_record_is_read_back(score):

@@ -46,7 +46,7 @@ def test_interval_has_the_width_that_theory_gives():
     np.testing.assert_allclose([low, high], [mean - 1.96 * error, mean + 1.96 * error], atol=0.2 * error)
 
 
-def test_repeated_pairs_of_a_patient_add_no_certainty():
+def test_too_little_for_an_interval():
     values = np.random.default_rng(4).normal(0.0, 1.0, 12)
     groups = [f"p{i}" for i in range(12)]
     once = paired_bootstrap(values, groups)
@@ -54,27 +54,24 @@ def test_repeated_pairs_of_a_patient_add_no_certainty():
     np.testing.assert_allclose(thrice, once, rtol=1e-9)
     alone = paired_bootstrap(np.tile(values, 3), [str(i) for i in range(36)])
     assert alone.high - alone.low < 0.8 * (once.high - once.low)
-
-
-def test_too_little_for_an_interval():
     assert np.isnan(paired_bootstrap([np.nan], ["a"])).all()
     mean, low, high = paired_bootstrap([0.5, 1.5], ["a", "a"])
     assert mean == 1.0
     assert np.isnan([low, high]).all()
     with pytest.raises(ValueError, match="2 differences and 1 groups"):
         paired_bootstrap([0.5, 1.5], ["a"])
-
-
-def test_counts():
     assert count_better([0.02, -0.01, np.nan, 0.0, 0.5]) == (2, 1, 1)
     assert count_better([0.02, -0.01, np.nan, 0.0, 0.5], tolerance=0.02) == (1, 0, 3)
     assert count_better([]) == (0, 0, 0)
 
 
-def test_error_by_patient_is_the_usual_one_where_pairs_share_nobody():
+def test_error_by_patient():
     values = np.random.default_rng(3).normal(0.02, 0.05, 12)
     usual = values.std(ddof=1) / np.sqrt(12)
     assert error_by_patient(values, [(f"p{i}",) for i in range(12)]) == pytest.approx(usual, rel=1e-12)
+    assert error_by_patient([0.1, 0.2], [("a",), ("a",)]) == np.inf
+    alone = error_by_patient([0.1, 0.2, 0.4], ["a", "b", "c"])
+    assert error_by_patient([0.1, 0.2, 0.4], [("a", "atlas"), ("atlas", "b"), ("c", "atlas")]) == pytest.approx(alone)
 
 
 def test_error_by_patient_against_what_repeated_cohorts_say():
@@ -91,9 +88,3 @@ def test_error_by_patient_against_what_repeated_cohorts_say():
     true = np.std(means)
     assert np.mean(estimated) == pytest.approx(true, rel=0.15)
     assert np.mean(naive) < 0.4 * true
-
-
-def test_error_by_patient_of_one_patient_or_given_an_atlas():
-    assert error_by_patient([0.1, 0.2], [("a",), ("a",)]) == np.inf
-    alone = error_by_patient([0.1, 0.2, 0.4], ["a", "b", "c"])
-    assert error_by_patient([0.1, 0.2, 0.4], [("a", "atlas"), ("atlas", "b"), ("c", "atlas")]) == pytest.approx(alone)

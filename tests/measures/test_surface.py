@@ -115,36 +115,24 @@ def test_distances_match_all_triangles():
         assert found.there_mm2.sum() == pytest.approx(area.sum())
 
 
-def test_a_shift_below_a_voxel_is_seen():
-    """Mean over a sphere of the distance to one shifted by s is about s / 2; border voxels know 0 and 1 alone."""
+def test_spheres_and_slabs_by_their_formulas():
+    # Mean over a sphere of the distance to one shifted by s is about s / 2; border voxels know 0 and 1 alone.
     for shift in (0.25, 0.5):
         found = surface_distances(ball((13, 12, 11), 8.0), ball((13 + shift, 12, 11), 8.0), np.ones(3))
         assert found.mean_mm == pytest.approx(shift / 2, abs=0.08)
         assert found.hd95_mm < 1.0
-
-
-def test_spheres_one_inside_the_other():
     found = surface_distances(ball((13, 12, 11), 5.0), ball((13, 12, 11), 7.5), np.ones(3))
     assert found.mean_mm == pytest.approx(2.5, abs=0.12)
     assert found.hd95_mm == pytest.approx(2.5, abs=0.5)  # a ball of five voxels is not round
     assert found.dice(1.5) == 0.0
     assert found.dice(3.5) == 1.0
-
-
-def test_area_does_not_depend_on_the_voxels():
     fine = ball((26, 12, 11), 8.0, (52, 24, 22), (0.5, 1.0, 1.0))
     found = surface_distances(fine, fine, (0.5, 1.0, 1.0))
     assert found.there_mm2.sum() == pytest.approx(4 * np.pi * 64, rel=0.08)
-
-
-def test_shifted_slab_is_off_by_the_shift():
     a, b = np.zeros((2, 20, 6, 6), bool)
     a[4:10], b[6:12] = True, True
     assert surface_distances(a, b, (2.0, 1.0, 1.0)).hd95_mm == pytest.approx(4.0)
-
-
-def test_surface_dice_counts_area():
-    """Two slabs that share one face: half of the two large faces lies within the tolerance."""
+    # Two slabs that share one face: half of the two large faces lies within the tolerance.
     a, b = np.zeros((2, 12, 40, 40), bool)
     a[2:4, 2:38, 2:38], b[2:8, 2:38, 2:38] = True, True
     found = surface_distances(a, b, np.ones(3))
@@ -152,16 +140,13 @@ def test_surface_dice_counts_area():
     assert found.dice(5.0) == 1.0
 
 
-def test_the_larger_direction_counts():
+def test_the_larger_direction_counts_and_empty_masks_have_none():
     small, large = ball((13, 12, 11), 3.0), ball((13, 12, 11), 3.0)
     large[20:24, 10:14, 9:13] = True  # an island that the other lacks
     found = surface_distances(small, large, np.ones(3))
     assert found.there_mm.max() == pytest.approx(0.0, abs=1e-9)
     assert found.hd95_mm > 4.0
     assert surface_distances(large, small, np.ones(3)).hd95_mm == pytest.approx(found.hd95_mm)
-
-
-def test_empty_masks_have_no_distance():
     full, empty = np.ones((3, 3, 3), bool), np.zeros((3, 3, 3), bool)
     for a, b in [(full, empty), (empty, full), (empty, empty)]:
         found = surface_distances(a, b, SPACING)

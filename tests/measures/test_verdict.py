@@ -61,9 +61,15 @@ def verdict(numbers=None, *structures, rules=None):
     return judge(PairScore((*SCORE.structures, *structures)), rules or default_rules(), **given)
 
 
-def test_a_sound_registration_passes():
+def test_what_counts_against_nobody():
     found = verdict()
     assert (found.word, found.reasons, found.text, found.unchecked) == ("pass", (), "", ())
+    assert verdict({"inverse_error": inverse(1, 0.01, 40_960)}).word == "pass"
+    assert verdict(None, ALONE).word == "pass"
+    assert judge(PairScore((ALONE,)), default_rules(), **GOOD).word == "pass"
+    rules = parse_rules({"least_mean_dice": {"look": 0.605}, "surface_distance_mm": {"fail": 3.0}}, "mine")
+    assert verdict(rules=rules).word == "pass"
+    assert verdict(None, structure("eye", 0.5, 0.59, hd95_mm=3.5), rules=rules).word == "fail"
 
 
 @pytest.mark.parametrize(
@@ -116,46 +122,28 @@ def test_landmarks_far_apart_fail(rules, mean, word):
     assert "landmarks (none given: --fixed-points" in unchecked_words(verdict({"landmarks": None}).unchecked)
 
 
-def test_every_rule_names_what_it_needs():
+def test_every_rule_can_be_broken_or_names_what_it_needs():
     assert not [rule for rule, one in RULES.items() if not one.needs]
-
-
-def test_one_inexact_voxel_of_the_inverse_fails_nothing():
-    assert verdict({"inverse_error": inverse(1, 0.01, 40_960)}).word == "pass"
-
-
-def test_a_structure_without_a_fixed_contour_never_counts_against_a_pair():
-    assert verdict(None, ALONE).word == "pass"
-    assert judge(PairScore((ALONE,)), default_rules(), **GOOD).word == "pass"
-
-
-def test_what_has_no_number_is_named_as_unchecked():
+    limits = {name: {"look": 1e9 if rule.least else -1e9} for name, rule in OF_REGISTRATIONS.items()}
+    found = judge(SCORE, parse_rules(limits, "all"), **GOOD)
+    assert {r.rule for r in found.reasons} == set(OF_REGISTRATIONS)
     found = judge(PairScore(), default_rules(), regularity={"folding_fraction": 0.0})
     assert found.word == "pass"
     assert set(found.unchecked) == set(default_rules().limits) - {"folding_percent"}
 
 
-def test_the_gravest_reason_comes_first_and_decides():
+def test_reasons_in_their_order_and_words():
     found = verdict(field(extreme_fraction=0.5), VANISHED)
     assert found.word == "fail"
     assert [r.level for r in found.reasons] == sorted((r.level for r in found.reasons), key=["fail", "look"].index)
-
-
-def test_a_reason_says_what_was_found_and_what_is_allowed():
     (reason,) = verdict(field(folding_fraction=0.002)).reasons
     assert reason.text == "voxels folded: 0.2 % (fail above 0.1 %, look above 0 %)"
-
-
-def test_every_rule_can_be_broken():
-    limits = {name: {"look": 1e9 if rule.least else -1e9} for name, rule in OF_REGISTRATIONS.items()}
-    found = judge(SCORE, parse_rules(limits, "all"), **GOOD)
-    assert {r.rule for r in found.reasons} == set(OF_REGISTRATIONS)
-
-
-def test_warnings_about_start_or_model_are_reasons_in_words():
     found = verdict({"warnings": ["W210: affine start rejected", "W205: 3 voxels", *["W215: the image is wide"] * 2]})
     assert found.word == "look"
     assert [r.text for r in found.reasons] == ["affine start rejected (W210)", "the image is wide (W215)"]
+    assert failed("E102: x", default_rules()).text == "ended with an error: E102: x"
+    words = [Verdict("pass")] * 3 + [Verdict("look")] * 2 + [Verdict("fail")]
+    assert tally(words) == "3 of 6 passed, 2 to look at, 1 failed"
 
 
 def test_a_loss_is_measured_against_the_better_of_loaded_and_start():
@@ -165,29 +153,11 @@ def test_a_loss_is_measured_against_the_better_of_loaded_and_start():
     assert {r.rule for r in found.reasons} == {"mean_dice_drop", "structure_dice_drop"}
 
 
-def test_a_limit_itself_is_no_breach():
-    rules = parse_rules({"least_mean_dice": {"look": 0.605}, "surface_distance_mm": {"fail": 3.0}}, "mine")
-    assert verdict(rules=rules).word == "pass"
-    assert verdict(None, structure("eye", 0.5, 0.59, hd95_mm=3.5), rules=rules).word == "fail"
-
-
-def test_an_error_fails():
-    assert failed("E102: x", default_rules()).text == "ended with an error: E102: x"
-
-
-def test_counts_in_words():
-    words = [Verdict("pass")] * 3 + [Verdict("look")] * 2 + [Verdict("fail")]
-    assert tally(words) == "3 of 6 passed, 2 to look at, 1 failed"
-
-
-def test_the_shipped_file_names_every_rule_and_is_the_default(tmp_path):
+def test_the_shipped_file_names_every_rule(tmp_path):
     text = shipped_text()
     assert all(f"[{rule}]" in text for rule in OF_REGISTRATIONS)
     (tmp_path / "mine.toml").write_text(text)
     assert read_rules(tmp_path / "mine.toml") == default_rules()
-
-
-def test_rules_that_are_commented_out_can_be_used(tmp_path):
     head, marks = shipped_text().split("take away the marks to use them.\n")
     text = head + "\n" + "\n".join(line.removeprefix("# ") for line in marks.splitlines())
     (tmp_path / "all.toml").write_text(text)

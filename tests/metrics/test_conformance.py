@@ -83,19 +83,13 @@ def test_dwt_equals_pywavelets_on_single_patches():
         assert costs[node] == pytest.approx(np.abs(flat).mean(), abs=1e-5)
 
 
-def test_mi_does_not_see_a_monotone_change_of_contrast_but_sad_does():
+def test_contrast_and_bins():
     moved = smooth_image(9)
     ranks = mi.prepare(moved), mi.prepare(np.sqrt(moved))
     assert np.abs(ranks[0] - ranks[1]).max() < 0.02
-
-
-def test_mi_bins_follow_the_support():
     small, large = grid_of((40, 40, 40), support=8), grid_of((40, 40, 40), support=16)
     assert mi.n_bins(small, mi.Options()) == 8
     assert mi.n_bins(large, mi.Options()) == 16
-
-
-def test_mind_survives_inverted_contrast():
     image = smooth_image(10)
     a, b = (mind.features(i, mind.Options()) for i in (image, 1 - image))
     assert np.abs(a - b).max() < 1e-4

@@ -123,9 +123,6 @@ def test_a_stiff_class_bends_less():
         bent.append([float(slope[number == k].mean()) for k in (1, 2)])
     assert bent[1][0] < 0.3 * bent[0][0]
     assert 0.5 * bent[0][1] < bent[1][1] < 2 * bent[0][1]
-
-
-def test_a_stiffness_of_one_is_none_and_gives_the_same_bits():
     even = table(shapes=[1.0, 1.0, 1.0])
     same = replace(even, stiffness=np.ones(3))
     assert same.stiffness is None

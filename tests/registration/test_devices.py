@@ -73,9 +73,6 @@ def test_equal_terms_give_equal_labels(aligned):
         theirs = reference.minimize(Held(step.terms), WEIGHTS, SCHEDULE)
         assert np.array_equal(ours.labels, reference.download(theirs.labels))
         assert ours.lower_bound == theirs.lower_bound
-
-
-def test_costs_of_metrics_without_a_kernel_come_from_the_host(aligned):
     _, (_, steps, reference) = aligned
     unknown = [m["metric"] for m in BANK if m["metric"] not in reference_device.METRICS]
     sent = [shape for shape in reference.uploads if len(shape) == 2]
@@ -100,8 +97,5 @@ def test_the_record_names_the_device(pair, tmp_path):
     register(*images, preset="paper", device="cpu").save(tmp_path / "out")
     record = json.loads((tmp_path / "out" / "result.json").read_text(encoding="utf-8"))
     assert record["provenance"]["device"] == "cpu"
-
-
-def test_an_unknown_device_is_refused(pair):
     with pytest.raises(UsageError, match=r"E173.*'tpu'.*cpu"):
         register(pair.fixed, pair.moving, device="tpu")

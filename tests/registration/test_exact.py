@@ -27,18 +27,9 @@ def slow(image: np.ndarray, u: np.ndarray) -> np.ndarray:
     return ndimage.map_coordinates(image.astype(np.float64), places, order=3, prefilter=False, mode="nearest")
 
 
-def test_a_pulled_image_is_the_cubic_spline_of_its_voxels():
+def test_the_force_is_the_derivative_of_the_pulled_image():
     image, u = drawn(0)
     np.testing.assert_allclose(_core.pulled_image(image, MATRIX, u), slow(image, u), atol=2e-6)
-
-
-@pytest.mark.parametrize("shape", [(1, 5, 6), (2, 1, 3), (1, 1, 1)])
-def test_a_thin_image_can_be_pulled(shape):
-    image = np.full(shape, 0.25, dtype=np.float32)
-    np.testing.assert_allclose(_core.pulled_image(image, MATRIX, drawn(1)[1]), 0.25, atol=1e-6)
-
-
-def test_the_force_is_the_derivative_of_the_pulled_image():
     image, u = drawn(2)
     rng = np.random.default_rng(3)
     slope, force = rng.normal(size=SHAPE).astype(np.float32), np.zeros_like(u)
@@ -47,6 +38,12 @@ def test_the_force_is_the_derivative_of_the_pulled_image():
         step = rng.normal(size=u.shape)
         there, back = (float((slope * slow(image, u + h * step)).sum()) for h in (1e-5, -1e-5))
         assert float((force * step).sum()) == pytest.approx((there - back) / 2e-5, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 6), (2, 1, 3), (1, 1, 1)])
+def test_a_thin_image_can_be_pulled(shape):
+    image = np.full(shape, 0.25, dtype=np.float32)
+    np.testing.assert_allclose(_core.pulled_image(image, MATRIX, drawn(1)[1]), 0.25, atol=1e-6)
 
 
 SLOPES = {
@@ -112,7 +109,4 @@ def mismatch(exact: bool) -> float:
 def test_exact_forces_are_the_derivative_of_the_cost_and_differences_of_voxels_are_not():
     assert mismatch(exact=True) < 0.02
     assert mismatch(exact=False) > 0.1
-
-
-def test_a_setting_that_is_off_is_not_written():
     assert "exact" not in preset("default").refine.model_dump()

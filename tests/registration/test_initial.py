@@ -109,28 +109,19 @@ def test_a_rigid_fit_that_turns_the_patient_over_is_refused(monkeypatch):
     np.testing.assert_array_equal(found, np.eye(4))
 
 
-def test_moments_join_the_centres(planted):
+def test_headers_and_centres(planted):
     fixed, moving, truth = planted
     found = initial_affine(fixed, head(*moving), "moments")
     np.testing.assert_array_equal(found[:3, :3], np.eye(3))
     assert error_mm(found, truth) < 30.0
     assert error_mm(np.eye(4), truth) > 900.0
-
-
-def test_none_trusts_the_headers(planted):
     fixed, _, _ = planted
     np.testing.assert_array_equal(initial_affine(fixed, fixed, "none"), np.eye(4))
-
-
-def test_air_is_no_mass_in_ct():
     fixed, moving = (np.full(GRID.shape, -1024, np.float32) for _ in range(2))
     fixed[10:30, 10:30, 8:24], moving[14:34, 7:27, 10:26] = 40.0, 40.0
     fixed[15:20, 15:20, 12:15], moving[19:24, 12:17, 14:17] = 900.0, 900.0
     found = initial_affine(Volume(fixed, GRID), Volume(moving, GRID), "moments")
     np.testing.assert_allclose(found[:3, 3], [4 * 3.0, -3 * 3.5, 2 * 4.0], atol=1e-3)
-
-
-def test_unknown_method_is_named():
     image = Volume(np.zeros((4, 4, 4), np.float32), Geometry((4, 4, 4), np.eye(4)))
     with pytest.raises(UsageError, match=r"'similarity'.*affine, moments, none, rigid"):
         initial_affine(image, image, "similarity")

@@ -95,15 +95,12 @@ def test_cost_falls_and_a_small_shift_is_recovered(shifted, bank):
     assert error.mean() < 0.3
 
 
-def test_cost_falls_on_two_different_images(pair):
+def test_cost_falls_and_worse_steps_are_not_taken(pair):
     for bank in ("mixed", "squared", "mind"):
         costs = totals(run(pair, bank))
         assert costs[-1] < costs[0]
         assert np.diff(costs).max() < 0.05 * (costs[0] - costs[-1])  # no more than ripples
-
-
-def test_steps_that_only_make_it_worse_are_not_taken(pair):
-    """Long steps against a stiff smoothness: every later step costs more, so the start is kept."""
+    # Long steps against a stiff smoothness: every later step costs more, so the start is kept.
     found = run(pair, "sad", Refine(steps=3, rate=0.3, smoothness=1e4))
     costs = totals(found)
     assert min(costs[1:]) > costs[0]
@@ -149,9 +146,6 @@ def test_large_images_are_refined_on_a_coarser_grid(pair):
     found = run(pair, "mixed", small)
     assert found.displacement.shape == (3, *SHAPE)
     assert totals(found)[-1] < totals(found)[0]
-
-
-def test_factors_make_voxels_alike_and_fit_the_limit():
     thick = Geometry((200, 160, 30), np.diag([1.0, 1.0, 5.0, 1.0]))
     for limit in (2_500_000, 300_000, 20_000):
         f = np.array(Refine(max_voxels=limit).factors(thick))
@@ -159,16 +153,22 @@ def test_factors_make_voxels_alike_and_fit_the_limit():
         assert f[2] <= f[0] == f[1]
 
 
-def test_steps_are_told(pair):
+def test_steps_are_told_and_members_without_a_weight_are_not_looked_at(pair):
     told = []
     s = schedule()
     found = refine(pair, np.zeros((3, *SHAPE), np.float32), uniform(s), s, Refine(steps=4), on_step=told.append)
     assert [t.step for t in told] == [0, 1, 2, 3]
     assert tuple(told) == tuple(found.steps)
     assert found.members == ("sad",)
+    s = schedule("mixed")
+    w = dataclasses.replace(uniform(s), matrix=np.array([[1.0], [0.0]]))
+    found = refine(pair, np.zeros((3, *SHAPE), np.float32), w, s, SETTINGS)
+    alone = run(pair, "sad")
+    assert found.members == ("sad",)
+    assert np.array_equal(found.displacement, alone.displacement)
 
 
-def test_left_out_with_a_warning_where_no_member_can_be_compared(pair):
+def test_members_that_cannot_be_compared_are_left_out(pair):
     s = schedule(banks={"mr": [{"name": "mi", "metric": "mi"}]})
     start = np.random.default_rng(0).random((3, *SHAPE)).astype(np.float32)
     with pytest.warns(RegweaveWarning, match=r"W206: refinement left out: none of the members mi"):
@@ -177,9 +177,6 @@ def test_left_out_with_a_warning_where_no_member_can_be_compared(pair):
     found = refine(pair, start, WeightTable.constant({"mi": 1.0}, 0.1), s, Refine(steps=5))
     assert np.array_equal(found.displacement, start)
     assert found.steps == ()
-
-
-def test_members_of_the_levels_are_left_out_of_it(pair):
     bank = ({"name": "sad", "metric": "sad"}, {"name": "early", "metric": "mind", "stage": "levels"})
     s = schedule(banks={"mr": bank})
     w = WeightTable(np.array([[0.4], [0.6]]), ("sad", "early"), (0,), 0.1)
@@ -232,7 +229,7 @@ def test_anisotropic_grids_are_smooth_in_millimetres():
     assert np.abs(np.log(lengths[0] / lengths[1])).max() < np.log(1.6)
 
 
-def test_start_is_smoothed_in_control_spacings_of_the_last_level(pair):
+def test_starts_are_smoothed_without_folds(pair):
     u = np.random.default_rng(3).normal(scale=0.3, size=(3, *SHAPE)).astype(np.float32)
     u = ndimage.gaussian_filter(u, (0, 1, 1, 1))
     sigma = 0.25 * 48.0 / 6.0  # share of the spacing of the schedule's only level, in voxels of 6 mm
@@ -243,10 +240,7 @@ def test_start_is_smoothed_in_control_spacings_of_the_last_level(pair):
     )
     np.testing.assert_allclose(asked.displacement, wanted.displacement, atol=1e-6)
     assert not np.array_equal(asked.displacement, run(pair, settings=Refine(steps=3), start=u).displacement)
-
-
-def test_smoothing_the_start_does_not_fold(pair):
-    """A strong swirl is invertible, its average over a wide window is not."""
+    # A strong swirl is invertible, its average over a wide window is not.
     x = np.stack(np.meshgrid(*map(np.arange, SHAPE), indexing="ij")).astype(np.float64) - 15.5
     angle = 2.0 * np.log1p((x[0] ** 2 + x[1] ** 2) / 120)
     u = np.zeros((3, *SHAPE), dtype=np.float32)
@@ -285,15 +279,6 @@ def test_cost_is_that_of_the_moving_image_pulled_once(pair):
     assert np.abs(end).max() > 0.5
     assert totals(six)[5] == min(totals(six))  # so that this is where five steps end
     assert six.steps[5].data / six.steps[0].data == pytest.approx(by_hand(end) / by_hand(start), rel=1e-4)
-
-
-def test_members_without_a_weight_are_not_looked_at(pair):
-    s = schedule("mixed")
-    w = dataclasses.replace(uniform(s), matrix=np.array([[1.0], [0.0]]))
-    found = refine(pair, np.zeros((3, *SHAPE), np.float32), w, s, SETTINGS)
-    alone = run(pair, "sad")
-    assert found.members == ("sad",)
-    assert np.array_equal(found.displacement, alone.displacement)
 
 
 def test_voxels_that_fold_on_the_finer_grid_alone_are_smoothed():
@@ -340,15 +325,12 @@ def refined(pair: ImagePair, settings: Settings) -> Refinement:
     return refine(pair, np.zeros((3, *pair.fixed.geometry.shape), np.float32), s.start_weights(0.1), s, s.refine)
 
 
-def test_the_default_sees_vessels_in_the_lung():
+def test_a_large_ct_is_refined_a_second_time_at_fine_voxels():
     pair, u = lung()
     default = preset("default")
     members = tuple(m.model_copy(update={"window": None}) for m in default.banks["ct"])
     assert error_in_voxels(refined(pair, default), u) < 0.15
     assert error_in_voxels(refined(pair, default.model_copy(update={"banks": {"ct": members}})), u) > 0.7
-
-
-def test_a_large_ct_is_refined_a_second_time_at_fine_voxels():
     pair, u = lung()
     small = preset("default").refine.model_copy(update={"max_voxels": 8000})
     factors = [stage.factors(pair.fixed.geometry) for stage in small.stages(pair.fixed.geometry, "ct")]

@@ -70,9 +70,6 @@ def test_structures_of_a_channel_keep_a_block_between_them():
             assert not (near & present[b]).any()
         for k in group:
             assert (places[present[k]] == k + 1).all()
-
-
-def test_weights_are_laid_round_their_structures():
     present = np.zeros((2, 5, 1, 1), dtype=bool)
     present[0, 0], present[1, 4] = True, True
     laid = Sharing.of(present).laid(np.array([2.0, 3.0], dtype=np.float32), (5 * BLOCK - 1, 1, 1))

@@ -60,18 +60,20 @@ def test_every_has_one_spacing_in_voxels(shape, spacing):
     assert ((np.array(grid.nodes) - 2) * spacing < np.array(shape) - 1).all()
 
 
-def test_default_support_is_one_control_spacing():
+def test_supports_of_one_spacing_leave_no_voxel_out():
     assert ControlGrid.cover(GEOMETRY, 7.0).support == (4, 2, 7)  # 7/2 = 3.5 rounds to even
     assert ControlGrid.cover(GEOMETRY, 7.0, 5).support == (5, 5, 5)
     assert ControlGrid.cover(GEOMETRY, 60.0).support == GEOMETRY.shape  # cut to the image
-
-
-def test_supports_of_one_spacing_leave_no_voxel_out():
     grid = ControlGrid.cover(Geometry((17, 12, 20), np.eye(4)), 4.0)
     seen = np.zeros(grid.image_shape, dtype=int)
     for box in boxes(grid):
         seen[box] += 1
     assert seen.min() >= 1
+    grid = ControlGrid.cover(GEOMETRY, 7.0)
+    *starts, size = grid.support_arguments
+    assert size == grid.support
+    corners = [tuple(s.start for s in box) for box in boxes(grid)]
+    assert corners == list(itertools.product(*(s.tolist() for s in starts)))
 
 
 @pytest.mark.parametrize("support", [None, 3, 8, 64])
@@ -87,11 +89,3 @@ def test_pool_and_patches_against_loops(support):
         np.testing.assert_allclose(pooled[..., node], expected, rtol=1e-6)
         np.testing.assert_array_equal(patches[node], values[(1, 2, *box)])
     np.testing.assert_allclose(grid.means(values[1, 2]), pooled[1, 2], rtol=1e-6)
-
-
-def test_compiled_kernels_get_the_same_supports():
-    grid = ControlGrid.cover(GEOMETRY, 7.0)
-    *starts, size = grid.support_arguments
-    assert size == grid.support
-    corners = [tuple(s.start for s in box) for box in boxes(grid)]
-    assert corners == list(itertools.product(*(s.tolist() for s in starts)))

@@ -30,11 +30,8 @@ def test_gradients_are_those_of_numpy(shape):
     np.testing.assert_allclose(_core.gradient_direction(image, 0.8), wanted, atol=1e-6)
 
 
-def test_one_voxel_has_no_slope():
-    assert _core.gradient_magnitude(np.ones((1, 1, 1), dtype=np.float32)).item() == 0
-
-
 def test_threads_do_not_change_a_bit():
+    assert _core.gradient_magnitude(np.ones((1, 1, 1), dtype=np.float32)).item() == 0
     alone = _core.gaussian(IMAGES, (1.0, 1.0, 1.0), 3.0), _core.gradient_direction(IMAGES[0], 1.0)
     with kernel_threads(3):
         together = _core.gaussian(IMAGES, (1.0, 1.0, 1.0), 3.0), _core.gradient_direction(IMAGES[0], 1.0)

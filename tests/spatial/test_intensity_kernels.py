@@ -11,15 +11,12 @@ RNG = np.random.default_rng(1)
 IMAGE = RNG.random((17, 12, 21), dtype=np.float32)
 
 
-def test_window_cuts_and_keeps_nan():
+def test_window_cuts_keeps_nan_and_rounds_no_limit():
     image = IMAGE.copy()
     image[3, 4, 5] = np.nan
     wanted = ((image - np.float32(0.2)) * np.float32(1 / 0.5)).clip(0, 1)
     np.testing.assert_allclose(_core.window(image, 0.2, 0.7), wanted, atol=1e-6)
-
-
-def test_limits_of_a_window_are_not_rounded():
-    """Ranks and bins are steps: a scale that differs in its last bit moves voxels across them."""
+    # Ranks and bins are steps: a scale that differs in its last bit moves voxels across them.
     low, high = 0.1 + 1e-9, 722.6672940063474
     image = IMAGE * np.float32(800)
     wanted = ((image - np.float32(low)) * np.float32(1 / (high - low))).clip(0, 1)

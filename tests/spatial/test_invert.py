@@ -95,15 +95,12 @@ def test_what_is_not_solved_is_returned_and_warns_of_nothing(transform):
     assert (error <= 1.1 * cut.residual_mm.ravel() + 1e-3).all()
 
 
-def test_errors_there_and_back_have_a_place(transform):
+def test_errors_there_and_back_have_a_place_or_are_nan(transform):
     inverse = invert(transform, MOVING).transform
     errors = inverse_errors_mm(transform, inverse)
     assert errors.shape == FIXED.shape
     assert 0.01 < np.isnan(errors).mean() < 0.8
     assert inverse_consistency_mm(transform, inverse)["max"] == np.nanmax(errors)
-
-
-def test_no_point_inside_gives_nan():
     grid = Geometry((4, 4, 4), np.eye(4))
     away = np.eye(4)
     away[:3, 3] = 100.0

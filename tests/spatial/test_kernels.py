@@ -44,13 +44,10 @@ def rng():
     return np.random.default_rng(7)
 
 
-def test_warp_clamped_matches_scipy(case):
+def test_warp_clamps_or_fills_outside_the_half_voxel_rim(case):
     image, matrix, field = case
     expected = map_coordinates(image.astype(np.float64), positions(matrix, field), order=1, mode="nearest")
     np.testing.assert_allclose(_core.warp(image, matrix, field, 0.0, True), expected, atol=2e-6)
-
-
-def test_warp_fills_only_outside_the_half_voxel_rim(case):
     image, matrix, field = case
     p = positions(matrix, field)
     inside = is_inside(p, image.shape)
@@ -60,13 +57,13 @@ def test_warp_fills_only_outside_the_half_voxel_rim(case):
     np.testing.assert_array_equal(_core.warp_valid(image.shape, matrix, field), inside)
 
 
-def test_identity_warp_is_bit_equal(rng):
+def test_the_identity_is_bit_equal(rng):
     image = rng.normal(size=(5, 6, 1)).astype(np.float32)
     zero = np.zeros((3, 5, 6, 1), np.float32)
     np.testing.assert_array_equal(_core.warp(image, IDENTITY, zero, 9.0, False), image)
-
-
-def test_positions_that_are_not_numbers_count_as_outside():
+    labels = rng.integers(0, 9, (4, 5, 6)).astype(np.int32)
+    zero = np.zeros((3, 4, 5, 6), np.float32)
+    np.testing.assert_array_equal(_core.warp_labels(labels, IDENTITY, zero), labels)
     image = np.ones((4, 4, 4), np.float32)
     field = np.full((3, 4, 4, 4), np.nan, np.float32)
     assert (_core.warp(image, IDENTITY, field, 5.0, False) == 5).all()
@@ -111,20 +108,11 @@ def test_warp_labels_matches_a_vote_per_voxel(rng):
     np.testing.assert_array_equal(_core.warp_labels(labels, IDENTITY, field), expected)
 
 
-def test_identity_vote_is_bit_equal(rng):
-    labels = rng.integers(0, 9, (4, 5, 6)).astype(np.int32)
-    zero = np.zeros((3, 4, 5, 6), np.float32)
-    np.testing.assert_array_equal(_core.warp_labels(labels, IDENTITY, zero), labels)
-
-
-def test_compose_matches_scipy(rng):
+def test_compose_and_resample_match_scipy(rng):
     u, d = smooth_field(rng, (9, 8, 10)), smooth_field(rng, (9, 8, 10))
     p = positions(IDENTITY, d)
     expected = d + np.stack([map_coordinates(c.astype(np.float64), p, order=1, mode="nearest") for c in u])
     np.testing.assert_allclose(_core.compose(u, d), expected, atol=2e-6)
-
-
-def test_resample_field_matches_scipy(rng):
     u = smooth_field(rng, (9, 8, 10))
     shape, scale, offset = (15, 4, 12), np.array([0.6, 2.1, 0.9]), np.array([-0.3, 0.2, 0.1])
     grid = np.stack(

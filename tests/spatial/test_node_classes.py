@@ -41,6 +41,11 @@ def test_hard_rules(rule):
 def test_soft_rule_lets_each_class_vote():
     np.testing.assert_allclose(RULES["share"](SHARES), SHARES, atol=1e-6)
     np.testing.assert_allclose(RULES["share"](3 * SHARES), SHARES, atol=1e-6)
+    assert set(RULES) == {*WINNERS, "share"}
+    labels = np.array([[[0, 3, 7, 9]]], dtype=np.uint16)
+    masks = one_hot(labels, (0, 3, 9))
+    assert masks.dtype == np.float32
+    assert masks[:, 0, 0].tolist() == [[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]]
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))
@@ -53,14 +58,3 @@ def test_every_rule_gives_shares_per_node_and_per_label(rule):
     np.testing.assert_array_equal(out[:, 0], RULES[rule](SHARES))
     np.testing.assert_array_equal(out[:, 1], RULES[rule](SHARES[::-1]))
     np.testing.assert_array_equal(per_label, before)
-
-
-def test_rules_are_those_tested_here():
-    assert set(RULES) == {*WINNERS, "share"}
-
-
-def test_one_hot_counts_unknown_labels_as_background():
-    labels = np.array([[[0, 3, 7, 9]]], dtype=np.uint16)
-    masks = one_hot(labels, (0, 3, 9))
-    assert masks.dtype == np.float32
-    assert masks[:, 0, 0].tolist() == [[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]]

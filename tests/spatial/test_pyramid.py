@@ -98,16 +98,13 @@ def volume(data) -> Volume:
     return Volume(array, Geometry(array.shape, np.eye(4)))
 
 
-def test_default_window():
+def test_windows():
     image = np.arange(1001, dtype=np.float32).reshape(7, 11, 13)
     assert default_window(image, "ct") == BODY_WINDOW_HU
     np.testing.assert_allclose(default_window(image, "mr"), (5.0, 995.0))
     mostly_air = np.zeros((20, 20, 20), dtype=np.float32)
     mostly_air[0, 0, 0] = 7.0
     assert default_window(mostly_air, "mr") == (0.0, 7.0)
-
-
-def test_apply_window():
     image = np.array([[[-300.0, -100.0, 50.0, 200.0, 900.0]]], dtype=np.float32)
     out = apply_window(image, (-100.0, 200.0))
     assert out.dtype == np.float32

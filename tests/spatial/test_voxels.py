@@ -19,16 +19,13 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def test_zeros_in_memory_that_was_used_before():
+def test_zeros_factors_and_matrices(rng):
     for _ in range(3):
         array = _core.zero_field((64, 64, 64))
         assert array.shape == (3, 64, 64, 64)
         assert not array.any()
         array[:] = 1.0
         del array
-
-
-def test_channels_times_factors_and_vectors_times_a_matrix(rng):
     vectors = rng.normal(size=(3, *SHAPE)).astype(np.float32)
     factors, matrix = np.float32([0.5, -2.0, 3.0]), rng.normal(size=(3, 3))
     matrix[0, 1] = 0.0

@@ -45,9 +45,6 @@ def test_images_and_labels_go_out_and_come_back(volume):
             assert back.data.dtype == dtype
             np.testing.assert_array_equal(back.data, labels.data)
     assert volume.numpy() is volume.data
-
-
-def test_both_libraries_see_a_voxel_at_one_place(volume):
     index = np.array([3, 7, 2])
     here = GRID.points(index.astype(float))
     assert np.allclose(volume.to_sitk().TransformIndexToPhysicalPoint(index.tolist()), here)
@@ -56,7 +53,7 @@ def test_both_libraries_see_a_voxel_at_one_place(volume):
     assert volume.to_sitk()[index.tolist()] == volume.to_nibabel().get_fdata()[tuple(index)] == volume.data[3, 7, 2]
 
 
-def test_simpleitk_moves_points_as_we_do(transform):
+def test_simpleitk_moves_and_resamples_as_we_do(transform):
     inside = GRID.points(np.random.default_rng(3).uniform(0.0, 7.0, (50, 3)))
     by_itk = [transform.to_sitk().TransformPoint(point) for point in inside.tolist()]
     np.testing.assert_allclose(transform(inside), by_itk, atol=1e-4)
@@ -64,9 +61,6 @@ def test_simpleitk_moves_points_as_we_do(transform):
     assert not np.allclose(transform(inside), inside, atol=0.5)
     with pytest.raises(UsageError, match=r"E116.*\(3, 2\)"):
         transform(np.zeros((3, 2)))
-
-
-def test_simpleitk_resamples_as_we_do(transform):
     moving = Volume(np.indices(MOVING.shape).sum(axis=0).astype(np.float32), MOVING)
     ours = warp_image(moving, transform, fill=-9.0)
     image = Volume(np.zeros(GRID.shape, np.float32), GRID).to_sitk()
@@ -75,16 +69,13 @@ def test_simpleitk_resamples_as_we_do(transform):
     inside = (found > -1) & (expected > -1)
     assert inside.mean() > 0.1
     np.testing.assert_allclose(found[inside], expected[inside], atol=1e-3)
-
-
-def test_field_is_a_vector_image(transform):
     image = transform.field.to_sitk()
     assert image.GetNumberOfComponentsPerPixel() == 3
     np.testing.assert_allclose(image[3, 4, 5], transform.field.data[:, 3, 4, 5])
     assert np.allclose(image.GetOrigin(), GRID.origin_mm)
 
 
-def test_inverse_undoes(transform):
+def test_inverse_undoes_and_files_keep(transform, tmp_path):
     points = GRID.points(np.full((1, 3), 4.0))
     back = transform.inverse()
     assert back.ends.direction == "moving_to_fixed"
@@ -93,9 +84,6 @@ def test_inverse_undoes(transform):
     with pytest.raises(UsageError, match=r"E115.*no grid"):
         Transform(transform.field).inverse()
     assert Transform(transform.field).inverse(GRID).field.geometry == GRID
-
-
-def test_saved_transform_is_the_same(transform, tmp_path):
     transform.save(tmp_path / "t.h5")
     again = Transform.load(tmp_path / "t.h5")
     np.testing.assert_array_equal(again.field.data, transform.field.data)

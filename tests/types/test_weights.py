@@ -19,9 +19,6 @@ def test_balanced_keeps_directions_and_the_smoothness_of_the_start():
     np.testing.assert_allclose(found.matrix[:, 1], 1 / 3)  # nothing was learned there
     np.testing.assert_allclose(found.matrix[:, 2], [0.25, 0.25, 0.5])
     assert (found.pairwise, found.members, found.classes) == (0.3, MEMBERS, CLASSES)
-
-
-def test_a_signed_column_does_not_explode():
     learned = weights([[1.0, -1.0, 3.0], [-0.999, 0.2, -1.0], [0.0, 0.2, 0.0]])
     found = START.balance(learned).matrix
     np.testing.assert_allclose(np.abs(found).sum(axis=0), 1)

@@ -246,17 +246,20 @@ NRRD_MAX_AXES = 16
 
 def _read_nrrd(path: Path, follow_links: bool) -> ImageHeader:
     fields, keys, end = _nrrd_fields(path)
-    space = _space(fields)
+    space, dimension = _space(fields)
     n_axes = fields.whole_number("dimension", 0)
     if not 1 <= n_axes <= NRRD_MAX_AXES:
         raise fields.bad("dimension", f"1 to {NRRD_MAX_AXES}")
     sizes = fields.whole_numbers("sizes", n_axes, 1)
-    directions = _vectors(fields, "space directions", n_axes) if "space directions" in fields.values else None
+    directions = (
+        _vectors(fields, "space directions", n_axes, dimension) if "space directions" in fields.values else None
+    )
     value_axis = _value_axis(fields, n_axes, directions)
     kept = [axis for axis in range(n_axes) if axis != value_axis]
     shape = _without_trailing_ones([sizes[axis] for axis in kept])
-    frame = _vectors(fields, "measurement frame", 3) if "measurement frame" in fields.values else [None]
-    straight = None in frame or np.allclose(np.array(frame, dtype=np.float64), np.eye(3), atol=1e-3)
+    framed = "measurement frame" in fields.values
+    frame = _vectors(fields, "measurement frame", dimension, dimension) if framed else [None]
+    straight = None in frame or np.allclose(np.array(frame, dtype=np.float64), np.eye(dimension), atol=1e-3)
     return ImageHeader(
         subject=fields.subject,
         shape=shape,
@@ -304,7 +307,7 @@ def _add_nrrd_line(line: str, values: dict[str, str], keys: dict[str, str], subj
     into[key] = value
 
 
-def _vectors(fields: Fields, key: str, count: int) -> list[list[float] | None]:
+def _vectors(fields: Fields, key: str, count: int, length: int) -> list[list[float] | None]:
     """Return so many vectors of a field, each ``(x,y,z)``, or None for ``none``."""
     text, result, at = fields.values[key], list[list[float] | None](), 0
     while at < len(text):
@@ -312,25 +315,25 @@ def _vectors(fields: Fields, key: str, count: int) -> list[list[float] | None]:
         if match is None:
             raise fields.bad(key, f"{count} vectors as (x,y,z) or none")
         tokens = [token.strip() for token in (match[2] or "").split(",")]
-        unknown = len(tokens) == 3 and all(token.lower() == "nan" for token in tokens)
-        result.append(None if match[1] or unknown else fields.numbers(key, 3, tokens))
+        unknown = len(tokens) == length and all(token.lower() == "nan" for token in tokens)
+        result.append(None if match[1] or unknown else fields.numbers(key, length, tokens))
         at = match.end()
     if len(result) != count:
         raise contradiction(fields.subject, f"{key} has {len(result)} vectors, for its dimensions needed are {count}")
     return result
 
 
-def _space(fields: Fields) -> str:
-    """Return the space that the header names, in lower case; empty where it has three dimensions without a name."""
+def _space(fields: Fields) -> tuple[str, int]:
+    """Return the name of the space in lower case, empty without one, and its dimension."""
     name, dimension = fields.values.get("space", "").lower(), fields.whole_number("space dimension", 3)
     if name and "space dimension" in fields.values:
         raise contradiction(fields.subject, "space and space dimension exclude each other")
-    if name in TIMED or dimension != 3:
+    if name in TIMED or not 3 <= dimension <= NRRD_MAX_AXES:
         what = f"lies in {f'a space with time ({name})' if name else f'{dimension} dimensions'}, needed are three"
         raise fields.unread(what, "split the series and pass one volume")
     if name and name not in SPACES and name not in UNNAMED:
         raise fields.bad("space", f"one of {', '.join([*SPACES, *sorted(UNNAMED)])}")
-    return name
+    return name, dimension
 
 
 def _value_axis(fields: Fields, n_axes: int, directions: list[list[float] | None] | None) -> int | None:
@@ -370,7 +373,7 @@ def _nrrd_affine(
     fields: Fields, directions: list[list[float] | None] | None, kept: list[int], n_axes: int
 ) -> Float64Array:
     """Return the map from indices of the three image axes to LPS millimetres."""
-    name, subject, affine = _space(fields), fields.subject, np.eye(4)
+    (name, dimension), subject, affine = _space(fields), fields.subject, np.eye(4)
     words = fields.words("spacings", n_axes) if "spacings" in fields.values else ["nan"] * n_axes
     stated = [np.nan if word == "nan" else fields.numbers("spacings", 1, [word])[0] for word in words]
     spacings = np.array([stated[axis] for axis in kept])
@@ -379,9 +382,12 @@ def _nrrd_affine(
         lengths = np.linalg.norm(steps, axis=1)
         if (np.abs(spacings - lengths) > SAME_SPACING * lengths).any():
             raise contradiction(subject, f"spacings {spacings.tolist()}, and directions of length {lengths.tolist()}")
-        affine[:3, :3] = steps.T
+        if steps[:, 3:].any():
+            what = f"has axes in {dimension} dimensions of space, needed are 3"
+            raise fields.unread(what, "write the volume in a space of three dimensions")
+        affine[:3, :3] = steps[:, :3].T
         if "space origin" in fields.values:
-            affine[:3, 3] = _vectors(fields, "space origin", 1)[0] or 0.0
+            affine[:3, 3] = (_vectors(fields, "space origin", 1, dimension)[0] or [0.0] * 3)[:3]
         else:
             notices.warn(f"W207: {subject} does not state where it is (no space origin); origin 0 is used")
     elif "space origin" in fields.values or name:
@@ -407,7 +413,7 @@ def _unit_mm(fields: Fields, in_space: bool, kept: list[int], n_axes: int) -> Fl
     key = "space units" if in_space else "units"
     if key not in fields.values:
         return np.ones(3)
-    names = fields.words(key, 3 if in_space else n_axes)
+    names = fields.words(key, _space(fields)[1] if in_space else n_axes)
     units = [NRRD_UNIT_MM.get(names[axis]) for axis in (range(3) if in_space else kept)]
     if None in units:
         raise fields.bad(key, "mm, um, cm or m for each axis")

@@ -207,6 +207,7 @@ BAD = {
     "a set of two other frames": ("E160", two_other_frames),
     "a point far away": ("E123", lambda s: contour(s, ContourData=["999999", "0", "11"] + ["0", "0", "11"] * 23)),
     "contours without number on a slice": ("E123", lambda s: redrawn(s, [Roi("Cord", ((4, RING),) * 2001)])),
+    "structures without number": ("E123", lambda s: redrawn(s, [replace(ROIS[0], name=f"S{n}") for n in range(501)])),
     "another frame and the identity": ("E160", lambda s: every(s / "today", FrameOfReferenceUID=uid(4, 9))),
     "two structures of one name": ("E166", lambda s: redrawn(s, [ROIS[0], ROIS[0]])),
 }  # fmt: skip

@@ -29,6 +29,7 @@ FLAT = 0.1  # Share of a gap by which the points of one contour may differ along
 ON_SLICE, ROUNDING_MM = 0.02, 0.06
 """Share of a gap, and length, by which a contour may be away from its slice without a word."""
 FAR_MM = 1000.0
+MOST_STRUCTURES = 500  # Each takes some hundredths of a second to carry
 MOST_CONTOURS = 2000
 """Contours of a structure on one slice: the region that they enclose takes the square of their number to compute."""
 CONTOUR_DATA = Tag(0x30060050)
@@ -103,6 +104,9 @@ def _check_references(data: Any, series: Series, subject: str) -> None:
 def _structures(data: Any, series: Series, subject: str) -> tuple[list[Structure], list[LeftOut]]:
     rois = dcm.items(data, "StructureSetROISequence")
     counted = [dcm.integer(roi, "ROINumber", None, subject) for roi in rois]
+    if len(rois) > MOST_STRUCTURES:
+        message = f"{subject} has {len(rois)} structures, allowed are {MOST_STRUCTURES}"
+        raise RegweaveError("E123", message, "leave the structures that are not needed out of the export")
     if len(set(counted)) < len(counted):
         raise RegweaveError("E164", f"{subject} has several structures of one number", "export the set again")
     drawings = _drawings(data, subject)

@@ -82,6 +82,19 @@ def test_absurd_numbers_of_the_file(change):
     assert next(iter(change)) in refused(**change)
 
 
+@pytest.mark.parametrize("value", ["50", True])
+def test_text_and_truth_values_are_no_numbers(value):
+    assert "levels.0.spacing_mm: Input should be a valid number" in refused(levels=[{"spacing_mm": value}])
+    assert "smoothness: Input should be a valid number" in refused(smoothness=value)
+    assert "levels.0.steps: Input should be a valid integer" in refused(levels=[{"spacing_mm": 50, "steps": value}])
+
+
+def test_levels_go_from_coarse_to_fine():
+    level = MINIMAL["levels"][0]
+    found = refused(levels=[{**level, "spacing_mm": 25.0}, {**level, "spacing_mm": 50.0}])
+    assert "coarse to fine, found spacing_mm [25.0, 50.0]" in found
+
+
 def test_labels_that_cannot_be_told_apart():
     level = {**MINIMAL["levels"][0], "steps": 20, "step_decay": 0.1}
     assert "2.0e-20 control spacings apart" in refused(levels=[level])

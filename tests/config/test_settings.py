@@ -78,7 +78,7 @@ def test_toml_keeps_everything_that_can_be_set():
         class_at="displaced",
         pairwise="elastic",
         loss="voxel",
-        levels=[level, {"spacing_mm": 9.0, "voxels_per_spacing": 5.5, "step_decay": 1.0}],
+        levels=[{"spacing_mm": 9.0, "voxels_per_spacing": 5.5, "step_decay": 1.0}, level],
         refine={"steps": 7, "rate": 0.25, "smoothness": 2.0, "max_voxels": 5000},
         banks={"ct": [member, {"name": "n", "metric": "ncc", "options": {"squared": True}}]},
     )

@@ -277,6 +277,9 @@ def test_names_of_labels(tmp_path):
         (tmp_path / "bad.json").write_text(bad)
         with pytest.raises(RegweaveError, match="E107"):
             read_labels(path, names_path=tmp_path / "bad.json")
+    for source in (path, read_labels(path)):
+        with pytest.raises(RegweaveError, match=r"E107: the names are of 7 Liver; .* holds the labels \[1, 2\]"):
+            read_labels(source, names_path={7: "Liver"})
 
 
 def test_messages_do_not_repeat_header_text(tmp_path, data):

@@ -70,6 +70,11 @@ def test_contradictions_print_both_lists(names):
         assert name in caught.value.message
 
 
+def test_a_list_that_names_a_structure_twice_is_refused():
+    with pytest.raises(RegweaveError, match=r"E130.*name one structure twice"):
+        match_structures(labels({1: "Liver"}), {1: "liver", 2: "Liver"}, "the moving labels", "the model")
+
+
 def test_one_numbering_for_two_maps():
     fixed = labels({1: "Spleen", 2: "Liver", 3: "Kidney"})
     found = in_numbering(fixed, {1: "liver", 3: "Aorta"}, "fixed", "moving")

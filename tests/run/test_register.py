@@ -276,6 +276,14 @@ def test_start_that_is_neither_method_nor_file(pair):
         run(pair, init="centre")
 
 
+def test_a_start_that_mirrors_is_refused(pair, tmp_path):
+    matrix = np.diag([-1.0, 1.0, 1.0, 1.0])
+    write_linear(tmp_path / "mirror.tfm", matrix)
+    for init in (matrix, tmp_path / "mirror.tfm"):
+        with pytest.raises(RegweaveError, match=r"E115.*mirrors the patient"):
+            register(pair.fixed, pair.moving, config=SMALL, init=init)
+
+
 def test_start_from_memory(pair):
     """A matrix and the SimpleITK transform of it start alike, in space where fixed points go to moving points."""
     far, matrix = shifted(pair.moving, (40.0, 0.0, 0.0)), np.eye(4)

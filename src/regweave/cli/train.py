@@ -55,7 +55,8 @@ def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="Model to write: JSON, or .zip, as a network needs.")],
     preset: Annotated[str, method_option(help="Settings by name.", autocompletion=complete_preset)] = "default",
     config: Annotated[
-        Path | None, method_option(help="Settings from a TOML file; its table [train] has more options of a training.")
+        Path | None,
+        method_option(help="Settings from a TOML file; its table \\[train] has more options of a training."),
     ] = None,
     method: Annotated[str | None, method_option(help=SENTENCES["method"], metavar="lssvm-joint|lssvm|global")] = None,
     classes: Annotated[str | None, input_option(help=SENTENCES["classes"], metavar="1,2,7")] = None,
@@ -80,7 +81,7 @@ def train(
     list are id, fixed, moving, fixed_labels, moving_labels and, if patients
     have several pairs, group: the patients of a pair, with + between them;
     fixed_mask and moving_mask name the regions that count. `regweave presets
-    show default` prints all options of the table [train].
+    show default` prints all options of the table ``train``.
     """
     shown = TrainingBar(lines=True, shown=not quiet)
     beside = [] if no_report else [effort_path(output), training.page_path(output)]

@@ -14,7 +14,16 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 import tomli_w
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from regweave import engines, losses, metrics
 from regweave.errors import UsageError
@@ -24,15 +33,15 @@ from regweave.spatial.control_grid import SLACK, nearest_whole
 from regweave.spatial.node_classes import RULES
 from regweave.types import Geometry, WeightTable
 
-Intensity = Annotated[float, Field(ge=-1e9, le=1e9)]
+Intensity = Annotated[StrictFloat, Field(ge=-1e9, le=1e9)]
 PluginOptions = Annotated[dict[str, Any], Field(default_factory=dict, exclude_if=lambda given: not given)]
 """Options of a plug-in, checked by its own model; no key in records where there are none."""
 NARROWEST_WINDOW = 1e-12
 MOST_LEVELS = 16
 LEAST_STEP = 1e-5  # labels that are closer together than this share of a control spacing are one label
 
-Millimetres = Annotated[float, Field(ge=1e-3, le=1e4)]
-Smoothness = Annotated[float, Field(ge=1e-9, le=1e6)]
+Millimetres = Annotated[StrictFloat, Field(ge=1e-3, le=1e4)]
+Smoothness = Annotated[StrictFloat, Field(ge=1e-9, le=1e6)]
 
 
 class StrictModel(BaseModel):
@@ -75,17 +84,17 @@ class Member(StrictModel):
         default=None,
         description="Intensities mapped to [0, 1]; without it the body window for CT and percentiles for other images.",
     )
-    support: int | None = Field(
+    support: StrictInt | None = Field(
         default=None, ge=2, le=64, description="Edge of the node's box in voxels; without it the level's."
     )
-    sigma_voxels: float = Field(
+    sigma_voxels: StrictFloat = Field(
         default=0.0, ge=0, le=5, description="Gaussian smoothing of both images before they are compared."
     )
     stage: Literal["levels", "refine", "both"] = Field(
         default="both",
         description="Stage of the member: the discrete levels, the continuous refinement, or both if it can.",
     )
-    weight: float = Field(
+    weight: StrictFloat = Field(
         default=1.0, ge=0, le=1e6,
         description="Weight against the other members where a model gives none; 0 disables the member unless a model "
         "assigns it a weight.",
@@ -155,27 +164,27 @@ class Level(StrictModel):
     """One level of the pyramid."""
 
     spacing_mm: Millimetres = Field(description="Distance of the control points.")
-    shrink: int = Field(
+    shrink: StrictInt = Field(
         default=1, ge=1, le=16,
         description="Edge of the level's voxels in those of the image; used where ``voxels_per_spacing`` is not given.",
     )  # fmt: skip
-    voxels_per_spacing: float | None = Field(
+    voxels_per_spacing: StrictFloat | None = Field(
         default=None, ge=2, le=64,
         description="Resolution of the level: each axis is shrunk by the whole factor that comes nearest to this.",
     )  # fmt: skip
-    support: int | None = Field(
+    support: StrictInt | None = Field(
         default=None, ge=2, le=64, description="Edge of a node's box in voxels; None means one control spacing."
     )
     labels_per_axis: Literal[3, 5, 7] = Field(default=3, description="3 gives 27 labels, 5 gives 125.")
-    steps: int = Field(
+    steps: StrictInt = Field(
         default=5, ge=1, le=20,
         description="Refinement steps, each with a finer label set around the current estimate.",
     )  # fmt: skip
-    first_step: float = Field(
+    first_step: StrictFloat = Field(
         default=0.2, ge=1e-3, le=1,
         description="Distance of neighbouring labels in control spacings at the first step.",
     )  # fmt: skip
-    step_decay: float = Field(
+    step_decay: StrictFloat = Field(
         default=0.66, ge=0.1, le=1, description="Factor of the distance of the labels from step to step."
     )
 
@@ -216,8 +225,8 @@ def within_image(wanted: NDArray[Any], geometry: Geometry) -> tuple[int, int, in
 class Refine(StrictModel):
     """The continuous stage after the discrete levels; ``steps = 0`` disables it."""
 
-    steps: int = Field(default=0, ge=0, le=1000, description="Gradient steps.")
-    max_voxels: int = Field(
+    steps: StrictInt = Field(default=0, ge=0, le=1000, description="Gradient steps.")
+    max_voxels: StrictInt = Field(
         default=2_500_000, ge=1000, le=2**31 - 1,
         description="Larger images are shrunk to at most so many voxels, along their finest axes first.",
     )  # fmt: skip
@@ -225,13 +234,13 @@ class Refine(StrictModel):
         default=None, exclude_if=lambda given: given is None,
         description="A CT that was shrunken is refined again, with voxels up to this wide, or those of the image.",
     )  # fmt: skip
-    finest_steps: int = Field(
+    finest_steps: StrictInt = Field(
         default=0, ge=0, le=1000, exclude_if=lambda given: not given, description="Gradient steps of that second stage."
     )
     finest_smoothness: Smoothness | None = Field(
         default=None, exclude_if=lambda given: given is None, description="Its smoothness, where it differs."
     )
-    spacing_voxels: float = Field(
+    spacing_voxels: StrictFloat = Field(
         default=2.0, ge=1, le=16, description="Distance of the control points of one step, in those voxels."
     )
     spacing_mm: Millimetres | None = Field(
@@ -246,7 +255,7 @@ class Refine(StrictModel):
     smoothness_multi: Smoothness | None = Field(
         default=None, description="The same for a pair of two modalities, where it differs."
     )
-    bending_mm: float = Field(
+    bending_mm: StrictFloat = Field(
         default=0.0, ge=0, le=1e4, exclude_if=lambda given: given == 0,
         description="Length over which a bend costs as much as a stretch: the squared second derivatives of the "
         "displacement, times this length squared, are added to its squared gradient.",
@@ -257,20 +266,20 @@ class Refine(StrictModel):
         "derivative. Else windowed images are interpolated linearly, and the force is made of differences between "
         "neighbouring voxels, which is quicker.",
     )  # fmt: skip
-    rate: float = Field(
+    rate: StrictFloat = Field(
         default=0.15, ge=1e-4, le=0.4,
         description="Length of a step, in control spacings, where the gradient is steady.",
     )  # fmt: skip
-    radius_voxels: int = Field(
+    radius_voxels: StrictInt = Field(
         default=2, ge=1, le=16,
         description="Half the window of local correlation, for members without their own support.",
     )  # fmt: skip
-    start_sigma: float = Field(
+    start_sigma: StrictFloat = Field(
         default=0.0, ge=0, le=4,
         description="Gaussian smoothing of the result of the levels before the first step, in control spacings of the "
         "last level.",
     )  # fmt: skip
-    class_reach_voxels: float = Field(
+    class_reach_voxels: StrictFloat = Field(
         default=0.0, ge=0, le=16, exclude_if=lambda given: given == 0,
         description="Background within this distance of a structure, in voxels whose edge is the geometric mean of "
         "their axes', uses the column of that structure: the force of an image acts on both sides of a border.",
@@ -343,7 +352,7 @@ class Settings(StrictModel):
         default="anchored",
         description="Where those labels are looked up: at each displacement, or where the node is.",
     )
-    class_reach: float = Field(
+    class_reach: StrictFloat = Field(
         default=1.0, ge=1, le=8,
         description="Edge of the box in which the classes of a node are counted, in supports: above 1, nodes just "
         "outside an organ, whose box contains its border, use its column too.",
@@ -355,7 +364,7 @@ class Settings(StrictModel):
     engine_options: PluginOptions = Field(description="Options of the engine, ``max_iter`` or ``tol`` for example.")
     loss_options: PluginOptions = Field(description="Options of the loss.")
     levels: Levels = Field(description="Discrete levels, coarse to fine.")
-    reference_mm: Annotated[float, Field(ge=1.0, le=1e5)] | None = Field(
+    reference_mm: Annotated[StrictFloat, Field(ge=1.0, le=1e5)] | None = Field(
         default=None,
         description="Length of image that the control spacings are meant for; a shorter one, a crop round a small "
         "organ for example, gets proportionally smaller spacings.",
@@ -370,6 +379,9 @@ class Settings(StrictModel):
     def _check(self) -> Settings:
         known(engines.registry, self.engine, self.engine_options)
         known(losses.registry, self.loss, self.loss_options)
+        spacings = [level.spacing_mm for level in self.levels]
+        if spacings != sorted(spacings, reverse=True):
+            raise ValueError(f"levels go from coarse to fine, found spacing_mm {spacings}")
         if self.class_rule not in RULES:
             raise ValueError(f"unknown class_rule {self.class_rule!r}; available: {', '.join(sorted(RULES))}")
         for bank in self.banks.values():

@@ -21,7 +21,7 @@ from regweave.io.dicom.parse import holds_dicom, looks_like_dicom
 from regweave.io.dicom.series import choose_series, read_series
 from regweave.io.disk.files import is_file, is_folder, open_file, require_file, suffix_of
 from regweave.io.geometry import itk_affine, make_geometry, ras_to_lps, shear_angle
-from regweave.io.labels import find_names, read_names, require_names
+from regweave.io.labels import find_names, list_names, read_names, require_names
 from regweave.io.libraries import sitk
 from regweave.io.modality import modality_of
 from regweave.io.nifti import NiftiFrame
@@ -98,7 +98,7 @@ def read_labels(
     """
     given = require_names(names_path)
     if isinstance(source, LabelMap):
-        return source if given is None else replace(source, names=read_names(given))
+        return source if given is None else _named(replace(source, names=read_names(given)), "the label map")
     stored = read_stored(source, nifti_frame, follow_links=follow_links)
     chosen = names_file(source) if given is None else given
     names = {} if chosen is None else read_names(chosen)
@@ -106,6 +106,15 @@ def read_labels(
     error = intensities_error(labels.data, names, stored.subject)
     if error is not None:
         raise error
+    return labels if given is None else _named(labels, stored.subject)
+
+
+def _named(labels: LabelMap, subject: str) -> LabelMap:
+    """Refuse given names none of which belongs to a label of the map: E107."""
+    values = [v for v in labels.values() if v]
+    if values and not set(values) & set(labels.names):
+        message = f"the names are of {list_names(labels.names)}; {subject} holds the labels {values[:20]}, none of them"
+        raise RegweaveError("E107", message, "give the names of these labels, or leave --label-names out")
     return labels
 
 

@@ -186,6 +186,8 @@ def match_structures(labels: LabelMap, known: Names, subject: str, owner: str) -
         to = {v: v for v in values if v in known and v != 0}
         return StructureMatch("number", to, tuple(v for v in values if v not in to))
     by_name = {normalised(name): value for value, name in theirs.items()}
+    if len(by_name) < len(theirs):
+        raise _contradiction("name one structure twice", ours, theirs, subject, owner)
     to = {v: by_name[normalised(name)] for v, name in ours.items() if normalised(name) in by_name}
     if not to or len(set(to.values())) < len(to):
         what = "name no structure in common" if not to else "name one structure twice"

@@ -122,8 +122,6 @@ class Reading:
             return None
         subject = str(source) if isinstance(source, str | Path) else "the label map"
         named = self._on_grid(source, geometry, subject, self.label_names)
-        if self.label_names is not None:
-            named = replace(named, names=io.read_names(self.label_names))
         if self.numbering is not None:
             named = in_numbering(named, self.numbering, f"'{subject}'", "the first label maps of the list")
         if self.classes is None:

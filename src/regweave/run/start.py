@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from regweave import io
-from regweave.errors import UsageError
+from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import exists
 from regweave.io.points import read_guides
 from regweave.io.transforms.ends import require_direction
@@ -59,6 +59,9 @@ def start_pair(inputs: Inputs, init: Any, *, follow_links: bool = False, alone: 
             require_direction(transform.ends, "fixed_to_moving", subject)
         io.check_same_grid(fixed, transform.field.geometry, subject)
         affine, field = transform.affine, Field(transform.field.data, fixed)
+        if np.linalg.det(affine[:3, :3]) < 0:
+            message = f"{subject} mirrors the patient, left to right or along another axis"
+            raise RegweaveError("E115", message, "give a start without a mirror, in the axes of ITK")
     io.check_overlap(fixed, inputs.moving.geometry, affine)
     return ImagePair(inputs.fixed, inputs.moving, affine, None if field is None or not field.data.any() else field)
 

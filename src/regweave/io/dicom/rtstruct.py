@@ -101,14 +101,19 @@ def _check_references(data: Any, series: Series, subject: str) -> None:
         notices.warn(f"W224: {subject} was drawn on another series of the same frame of reference; placed by position")
 
 
-def _structures(data: Any, series: Series, subject: str) -> tuple[list[Structure], list[LeftOut]]:
-    rois = dcm.items(data, "StructureSetROISequence")
+def _numbers(rois: Sequence[Any], subject: str) -> list[int]:
     counted = [dcm.integer(roi, "ROINumber", None, subject) for roi in rois]
     if len(rois) > MOST_STRUCTURES:
         message = f"{subject} has {len(rois)} structures, allowed are {MOST_STRUCTURES}"
         raise RegweaveError("E123", message, "leave the structures that are not needed out of the export")
     if len(set(counted)) < len(counted):
         raise RegweaveError("E164", f"{subject} has several structures of one number", "export the set again")
+    return counted
+
+
+def _structures(data: Any, series: Series, subject: str) -> tuple[list[Structure], list[LeftOut]]:
+    rois = dcm.items(data, "StructureSetROISequence")
+    counted = _numbers(rois, subject)
     drawings = _drawings(data, subject)
     seen = dcm.items(data, "RTROIObservationsSequence")
     kinds = {

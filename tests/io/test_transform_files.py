@@ -51,7 +51,8 @@ def refused(path, code, match="E1"):
 
 @pytest.mark.parametrize("suffix", [".tfm", ".mat", ".h5"])
 def test_each_linear_type_is_what_simpleitk_applies(tmp_path, suffix):
-    for kind in LINEAR:
+    # a child process reads each .h5 file: two kinds are enough
+    for kind in LINEAR if suffix != ".h5" else ("Euler3DTransform", "AffineTransform"):
         rng = np.random.default_rng(3)
         make, _, fixed = LINEAR[kind]
         made = make()

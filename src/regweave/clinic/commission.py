@@ -34,7 +34,7 @@ BONES = (((0.0, 44.0, 0.0), (13.0, 12.0, 200.0), 700.0), ((62.0, 4.0, 0.0), (7.0
 NOISE_HU = 8.0
 TEXTURE_HU = 18.0
 EDGE_MM = SPACING_MM[0]  # Edges are as wide as a pixel, as a scanner averages over its voxels; sharper ones would alias
-REACH_MM = 14.0  # How far an organ may lie from its place in the plan
+REACH_MM = 14.0  # Largest distance of an organ from its place in the plan
 TABLE_MM = (76.0, 79.0)
 CT_IMAGE = "1.2.840.10008.5.1.4.1.1.2"
 

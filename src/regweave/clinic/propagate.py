@@ -72,7 +72,7 @@ class Propagation:
     """Contours on today's scan, with the registration behind them.
 
     ``plan`` and ``today`` are the series, ``planned`` the structures of the plan and ``structures`` those of today;
-    ``structures.left_out`` lists all that is missing. ``labels`` lie on the grid of today's scan, the smaller structure
+    ``structures.left_out`` lists all that is missing. ``labels`` are on the grid of today's scan, the smaller structure
     on top; ``result`` is the registration of the working copies, ``names`` are new names in files.
     """
 

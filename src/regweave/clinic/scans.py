@@ -241,7 +241,7 @@ def label_map(
 
 
 MOST_MM = 2.0  # A working copy is about as fine as this, however large the scan
-MOST_VOXELS = 3_000_000  # A scan that has fewer voxels round the patient is registered as fine as it is
+MOST_VOXELS = 3_000_000  # A scan that has fewer voxels round the patient is registered at full resolution
 MARGIN_MM = 15.0  # Air that is kept round the patient
 
 
@@ -286,7 +286,7 @@ AIR_BELOW_HU, AIR_SHARE = -500.0, 0.3  # Air counts this much in either histogra
 LEAST_PART = 0.005  # A part of the histogram that holds less does not count
 SLOPES, NEAR_SLOPES = np.arange(0.60, 1.65, 0.05), np.arange(-0.04, 0.05, 0.01)
 OFFSETS_HU, NEAR_OFFSETS_HU = np.arange(-1500.0, 1501.0, 20.0), np.arange(-20.0, 21.0, 5.0)
-LEAST_GAIN = 0.1  # The overlap of the histograms must grow by this, or the values are taken as they are
+LEAST_GAIN = 0.1  # The overlap of the histograms must grow by this, or the values are not mapped
 LEAST_SHIFT_HU = 80.0  # Water or air must be off by this; scanners and phantoms differ by less
 
 

@@ -117,8 +117,8 @@ def _empty_slices(today: Scan) -> set[int | None]:
 
 
 DEVICES = {"FIXATION", "SUPPORT"}
-BENT = {"EXTERNAL", "BOLUS"}  # Types that may lie outside the skin and still follow it
-NEAR_MM = 50.0  # Tissue whose motion a device follows lies at most this much farther away than the nearest
+BENT = {"EXTERNAL", "BOLUS"}  # Types that may be outside the skin and still follow it
+NEAR_MM = 50.0  # Tissue whose motion a device follows is at most this much farther away than the nearest
 MOST_POINTS = 50_000
 LEAST_INSIDE = 0.5  # Share of a structure inside the body from which it is tissue
 

@@ -14,7 +14,7 @@ from regweave.threads import side_by_side
 from regweave.types import Contour, Float64Array, LeftOut, Structure, StructureSet, Transform
 
 MARGIN_MM = 12.0
-MOST_SEEDS = 3000  # Points of the outlines that are followed to find the slices on which a structure lies
+MOST_SEEDS = 3000  # Points of the outlines that are followed to find the slices of a structure
 KNOTS_OF_WIDE = 4
 """Pixels between points at which the transform of a wide structure is evaluated; fields are far smoother."""
 
@@ -23,7 +23,7 @@ def carry(shape: Shape, transform: Transform, today: Series) -> Structure:
     """Bring a shape onto the slices of today's series; the transform takes points of today to the plan.
 
     Returns outlines on the true slices, holes as keyholes, and the structure's points that have a preimage. Without
-    contours if no part of the shape lies within the slices.
+    contours if no part of the shape is within the slices.
     """
     points = preimages(transform, shape.structure.points)
     found = points[np.isfinite(points).all(axis=1)]

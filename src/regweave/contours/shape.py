@@ -25,7 +25,7 @@ BAND = 2.5  # Samples around an outline whose distance is that to the polygon it
 FAR_MM = 63.9
 STEP_MM = 1 / 512
 """Unit of stored distances: 16 bits hold `FAR_MM`, and thirty structures of a large scan take half of the memory."""
-ON_PLANE = 0.005  # Share of a gap within which a point lies on the first or last plane
+ON_PLANE = 0.005  # Share of a gap within which a point is on the first or last plane
 
 
 @dataclass(frozen=True)

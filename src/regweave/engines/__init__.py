@@ -70,5 +70,5 @@ class Solver:
 
 
 def solver(engine: str | Solver, **options: Any) -> Solver:
-    """Return an engine with options; a name alone stands for its defaults."""
+    """Return an engine with options; a name alone means its defaults."""
     return engine if isinstance(engine, Solver) else Solver(engine, cast("Options", registry.options(engine, options)))

@@ -1,4 +1,4 @@
-"""Sequential tree-reweighted message passing: near-optimal labels and a bound that says how near."""
+"""Sequential tree-reweighted message passing: near-optimal labels and a lower bound of the energy."""
 
 from __future__ import annotations
 

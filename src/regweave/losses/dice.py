@@ -1,6 +1,6 @@
 """Decomposable Dice loss, eq. (3): one minus the Dice of the patches of each node, mean over the structures there.
 
-A node where neither mask has a voxel of any structure, whatever the label, loses nothing.
+A node where neither mask has a voxel of any structure under any label loses nothing.
 """
 
 from __future__ import annotations

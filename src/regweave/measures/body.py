@@ -9,7 +9,7 @@ from regweave.spatial.intensity import enclosed, histogram
 from regweave.types import Float32Array, LabelMap, Volume
 
 BINS = 256
-ENCLOSED = 2  # A voxel between two of the foreground along this many axes lies inside the body, as lungs do
+ENCLOSED = 2  # A voxel between two of the foreground along this many axes is inside the body, as lungs do
 
 
 def body_mask(image: Volume, labels: LabelMap | None = None) -> NDArray[np.bool_]:

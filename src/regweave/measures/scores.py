@@ -31,7 +31,7 @@ STATES: Mapping[str, str] = {
 COUNTED = ("scored", "vanished")
 When = Literal["dice_before", "dice_start", "dice_after"]
 NAN = float("nan")
-FEW = 65_535  # Labels up to this are looked up as they are; larger ones are numbered first
+FEW = 65_535  # Labels up to this are looked up directly; larger ones are numbered first
 
 
 @dataclass(frozen=True)

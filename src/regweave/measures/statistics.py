@@ -75,7 +75,7 @@ def patients_of(group: str) -> tuple[str, ...]:
 def error_by_patient(gains: Sequence[float], patients: Sequence[Collection[str]]) -> float:
     """Estimate the standard error of a mean gain over pairs with the jackknife by patient.
 
-    Each patient in turn is left out with all pairs that show it. Where every pair has a patient of its own, this is the
+    Each patient in turn is left out with all pairs that show it. Where no two pairs share a patient, this is the
     usual standard error of a mean; pairs that share a patient are not independent. Infinite for fewer than two
     patients.
     """

@@ -9,7 +9,7 @@ A metric is three pure functions and a model of its options:
 ``volume(fixed, moved, grid, offsets, options)``
     The same for all labels in one compiled pass, (N, L); equal to ``cost`` of the shifted features.
 
-A metric may also offer ``prepare(image)``, a map of intensities fixed once per volume (bin edges, say), and
+A metric may also offer ``prepare(image)``, a map of intensities fixed once per volume (such as bin edges), and
 a metric whose features may be compared voxel by voxel names in ``PENALTY`` how the continuous refinement does it.
 """
 

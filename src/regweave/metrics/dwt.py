@@ -14,7 +14,7 @@ from regweave.types import Float32Array
 
 
 class Options(metrics.Options):
-    """No options of its own."""
+    """No options."""
 
 
 def features(image: Float32Array, options: Options) -> Float32Array:

@@ -1,4 +1,4 @@
-"""Mean absolute difference of gradient magnitudes: edges of equal strength, whatever the intensities beside them."""
+"""Mean absolute difference of gradient magnitudes: edges of equal strength match at any intensities."""
 
 from __future__ import annotations
 

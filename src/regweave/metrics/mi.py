@@ -1,6 +1,6 @@
 """Mutual information in the support of each node, as the cost H(J) − MI(W, J) = H(J | W).
 
-Zero when the moved intensities determine the fixed ones, whatever the relation; flat fixed patches always cost zero.
+Zero when the moved intensities determine the fixed ones by any relation; flat fixed patches always cost zero.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ PENALTY = "absolute"
 
 
 class Options(metrics.Options):
-    """No options of its own."""
+    """No options."""
 
 
 def features(image: Float32Array, options: Options) -> Float32Array:

@@ -52,7 +52,7 @@ class LabelLoss:
 class Step(StepRecord):
     """One refinement step, with its evidence.
 
-    ``terms``, ``solution`` and ``loss`` are what a learner needs; they are not kept by `align`. ``grid`` lies on
+    ``terms``, ``solution`` and ``loss`` are what a learner needs; they are not kept by `align`. ``grid`` is on
     ``geometry``, the fixed image's grid at this level.
     """
 

@@ -1,8 +1,7 @@
 """Compute devices: the verbs of both registration loops, behind one protocol.
 
 `align` and `refine` are written once, on these verbs. Displacements, terms and forces stay on the device between them;
-what the loops themselves look at (grids, energies, costs) is on the host. A device stands here and not beside the
-kernels because its verbs speak of scenes, members and levels, which kernels know nothing of.
+what the loops themselves read (grids, energies, costs) is on the host.
 
 Another device is one file with such a class and its line in `DEVICES`. A metric that it has no kernel for goes through
 `regweave.registration.measure.host_costs`, and a penalty through `regweave.registration.forces.host_forces`: the

@@ -233,7 +233,7 @@ def exact_forces(
 
 @dataclass(frozen=True)
 class ClassWeights:
-    """Columns of W laid over the voxels of a scene.
+    """Weights W at the voxels of a scene.
 
     ``u`` is the displacement (3, X, Y, Z) under which the moving labels are looked up, ``table`` has the rows of the
     members of the refinement. Up to ``reach`` beyond a structure, in voxels as `stretch` has them, its column still

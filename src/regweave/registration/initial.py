@@ -27,7 +27,7 @@ STRUCTURES = "structures"
 def initial_affine(fixed: Volume, moving: Volume, method: str, *, alone: bool = False) -> Float64Array:
     """Find an affine map (4, 4) from fixed to moving LPS millimetres to start a registration from.
 
-    Of an `Image` with a mask, what lies inside counts. ``none`` uses the positions in the headers; ``moments`` shifts
+    Of an `Image` with a mask, the inside counts. ``none`` uses the positions in the headers; ``moments`` shifts
     the centre of one foreground onto the other, for images whose origins mean nothing; ``rigid`` fits rotation and
     shift, for two scans of one person, and bone counts more where both are CT; ``affine`` fits twelve parameters, for
     images of two people. ``structures`` is the same here: `regweave.registration.structure_start` follows. Where the
@@ -175,7 +175,7 @@ class PyramidLevel:
 
     A table predicts the moving image from the fixed one: one moving intensity for each of 32 fixed ones. The residual
     of the table is the cost. No relation between the two scales is assumed, so scanners and modalities may differ. Maps
-    are (3, 4) and take centred fixed voxels in [-1, 1] to moving voxels; intensities lie in [0, 1].
+    are (3, 4) and take centred fixed voxels in [-1, 1] to moving voxels; intensities are in [0, 1].
 
     Roche et al. (1998), "The correlation ratio as a new similarity measure for multimodal image registration"; (2000),
     "Generalized correlation ratio for rigid registration of 3D ultrasound with MR".

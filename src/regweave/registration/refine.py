@@ -59,7 +59,7 @@ def refine(
 ) -> Refinement:
     """Minimise the weighted costs plus the smoothness of the displacement, starting from the discrete result.
 
-    The result of a stage is the best of its steps, so it never costs more than the start, smoothed as ``settings`` say.
+    The result of a stage is the best of its steps, so it never costs more than the start, smoothed by ``settings``.
     ``displacement`` (3, X, Y, Z) is in voxels of the fixed image; the moving label map chooses the weights at each
     voxel, of the members of the schedule's continuous stage. A large CT is refined in two stages, see `Refine.stages`.
     ``on_step`` is called with every `RefineStep`.

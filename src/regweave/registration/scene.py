@@ -133,7 +133,7 @@ class Scene:
         return Comparison(member, self._fixed_features[member.name], moved)
 
     def maps(self, source: str, u: Float32Array) -> ComparedMaps:
-        """Return the structure maps that members of a source compare, their channels shared as they lie at u."""
+        """Return the structure maps that members of a source compare, their channels shared by their places at u."""
         if source not in self._maps:
             pair, guides = self.pair, self.pair.guides
             fixed, pulled = pair.fixed.maps, pair.moving.label_maps if source == "labels" else pair.moving.maps
@@ -153,7 +153,7 @@ class Scene:
         return min(1.0, float(volumes[0] / volumes[1]))
 
     def valid(self, u: Float32Array) -> Float32Array:
-        """Weight of each voxel: 1 where it lies inside both masks and, displaced, inside the moving image; else 0.
+        """Weight of each voxel: 1 where it is inside both masks and, displaced, inside the moving image; else 0.
 
         Voxels of the level at the rim of a mask count in part.
         """
@@ -170,7 +170,7 @@ class Scene:
 
     @cached_property
     def fixed_weight(self) -> Float32Array | None:
-        """Share of each voxel of the level that lies inside the fixed mask; None without one."""
+        """Share of each voxel of the level inside the fixed mask; None without one."""
         return _weight(self.pair.fixed, self.factors)
 
     @cached_property
@@ -207,7 +207,7 @@ def _scale(image: Volume, schedule: Settings) -> Modality:
 
 
 def _weight(image: Volume, factors: Factors) -> Float32Array | None:
-    """Share of each voxel of a level that lies inside the mask; None without one."""
+    """Share of each voxel of a level inside the mask; None without one."""
     found = inside(image)
     return None if found is None else shrink(found.astype(np.float32), factors)
 
@@ -219,13 +219,13 @@ def _nearest(labels: LabelMap, matrix: Float64Array, u: Float32Array) -> LabelAr
 
 
 FEW = 8  # So many structures are compared one by one: that is exact however they move
-BLOCK = 3  # Edge of the blocks, in voxels, by which structures are told apart; at least this far they may move
-LEAST_SHARE = 0.05  # A structure lies in a block whose largest probability is above this
+BLOCK = 3  # Edge of the blocks, in voxels, by which structures are separated; at least this far they may move
+LEAST_SHARE = 0.05  # A structure is in a block whose largest probability is above this
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """Graph colouring of K structures by G channels: structures that lie apart share a channel.
+    """Graph colouring of K structures by G channels: distant structures share a channel.
 
     A comparison of structure maps warps and compares every channel at every step. Maps of structures that never meet
     can be added up first: where one of them is, the others are 0, so sums of absolute differences and local
@@ -268,7 +268,7 @@ class Sharing:
         return out
 
     def laid(self, weights: Float32Array, shape: Sequence[int]) -> Float32Array:
-        """Lay weights of structures (K,) where each of them is: (G, X, Y, Z)."""
+        """Put weights of structures (K,) where each of them is: (G, X, Y, Z)."""
         out = np.append(np.float32(0), weights)[self.places]
         for axis, n in enumerate(shape, start=1):
             out = out.repeat(BLOCK, axis=axis).take(range(n), axis=axis)
@@ -293,7 +293,7 @@ class ComparedMaps:
     def on(
         cls, grid: Geometry, fixed: StructureMaps, moving: StructureMaps, affine: Float64Array, u: Float32Array
     ) -> ComparedMaps:
-        """Bring maps to the resolution of a grid; structures that lie apart at the displacement u share a channel."""
+        """Bring maps to the resolution of a grid; structures that are apart at the displacement u share a channel."""
         sharing = None if len(fixed.classes) <= FEW else _sharing(grid, fixed, moving, affine, u)
         both = []
         for maps, place in ((fixed, np.eye(4)), (moving, affine)):

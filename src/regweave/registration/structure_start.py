@@ -1,6 +1,6 @@
 """Start from structure maps: landmark registration of the structures' centres and extents, affine and then smooth.
 
-Between two people an organ may lie farther from its place than the levels search. Each structure that both maps show
+Between two people an organ may be farther from its place than the levels search. Each structure that both maps show
 gives seven landmarks: its centre, and the points one standard deviation from it along each axis. An affine map is
 fitted to them by least squares, and what is left becomes a composition of smooth displacements: regressions with
 ever narrower Gaussian kernels (kriging), each weakened until it folds nowhere.
@@ -20,7 +20,7 @@ from regweave.types import Field, Float32Array, Float64Array, Geometry, ImagePai
 
 SURE = 0.5  # Probability from which on a voxel counts
 LEAST_VOXELS = 8.0  # Voxels, weighed by probability, that a structure must have in both maps
-LEAST_STRUCTURES = 2  # With fewer the start stays as it is
+LEAST_STRUCTURES = 2  # With fewer the start does not change
 STIFF = 0.5  # Weight of the affine map's distance from the start, against the landmarks of one structure
 REACHES = (0.2, 0.14, 0.1)  # Standard deviations of the kernels, against the longest side of the fixed image
 NOISE = 0.1  # Variance of a landmark's error against that of the displacement: more is smoother
@@ -37,7 +37,7 @@ class Landmarks:
 
 
 def started_from_structures(pair: ImagePair) -> ImagePair:
-    """Return the pair with an affine start and a deformable one that lay its structures on each other.
+    """Return the pair with an affine start and a deformable one that superpose its structures.
 
     Guides come first, then maps of the moving labels, then those of the image. Warns W210, where fewer than two
     structures are found in both images, or the affine fit changes the volume too much; the pair is returned as it was.

@@ -1,4 +1,4 @@
-"""Image channels: an image as one member of a bank wants to see it, at one resolution."""
+"""Image channels: an image preprocessed for one member of a bank, at one resolution."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class View:
 
 @dataclass
 class Channels:
-    """The views of one image, made once and kept for the level at hand.
+    """The views of one image, made once and kept for the present level.
 
-    Beside a large image there is no room for it under each window: it is mapped anew for each level, slab by slab.
+    Beside a large image there is no room for it under each window: it is mapped again for each level, slab by slab.
     """
 
     image: Volume

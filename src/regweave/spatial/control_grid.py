@@ -40,7 +40,7 @@ class ControlGrid:
 
     @classmethod
     def cover(cls, geometry: Geometry, spacing_mm: float, support: int | None = None) -> ControlGrid:
-        """Lay a centred grid over an image so that it covers every voxel.
+        """Return a centred grid over an image so that it covers every voxel.
 
         ``support`` is the edge of the box in voxels; None means one control spacing.
         """
@@ -60,7 +60,7 @@ class ControlGrid:
 
     @classmethod
     def every(cls, image_shape: tuple[int, int, int], spacing_voxels: float) -> ControlGrid:
-        """Lay a centred grid with the same spacing in voxels along each axis; its supports are single voxels."""
+        """Return a centred grid with the same spacing in voxels along each axis; its supports are single voxels."""
         extent = np.array(image_shape) - 1.0
         x, y, z = (int(n) for n in np.ceil(extent / spacing_voxels - SLACK) + 1)
         spacing = np.full(3, float(spacing_voxels))
@@ -142,7 +142,7 @@ class LabelSet:
 
 
 def shift(features: Float32Array, displacement: Float64Array) -> Float32Array:
-    """Move an image (..., X, Y, Z) so that voxel v shows what lay at v + displacement.
+    """Move an image (..., X, Y, Z) so that voxel v shows the value at v + displacement.
 
     Linear interpolation, one axis after the other; edge voxels repeat outside.
     """

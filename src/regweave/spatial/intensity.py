@@ -32,7 +32,7 @@ def sampled(image: Float32Array) -> Float32Array:
 
 
 def apply_window(image: Float32Array, window: Window) -> Float32Array:
-    """Map the window to [0, 1] and cut what lies outside."""
+    """Map the window to [0, 1] and cut values outside."""
     low, high = window
     values = np.ascontiguousarray(image, dtype=np.float32)
     solid = values if values.ndim == 3 else values.reshape(1, 1, -1)
@@ -55,7 +55,7 @@ def inside(image: Volume) -> NDArray[np.bool_] | None:
 def extrapolated(image: Volume) -> Float32Array:
     """Replace voxels outside the mask by the nearest one inside.
 
-    Windows and gradients at the rim of the mask then see nothing of what lies beyond, as at the border of an image.
+    Windows and gradients at the rim of the mask then do not depend on voxels beyond, as at the border of an image.
     """
     found = inside(image)
     if found is None:
@@ -65,5 +65,5 @@ def extrapolated(image: Volume) -> Float32Array:
 
 
 def enclosed(mask: NDArray[np.bool_], axes: int) -> NDArray[np.bool_]:
-    """Add the voxels that lie between two of the mask along that many axes."""
+    """Add the voxels between two of the mask along that many axes."""
     return np.asarray(_core.enclosed(np.ascontiguousarray(mask).view(np.uint8), axes)).view(np.bool_)

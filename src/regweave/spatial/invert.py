@@ -99,7 +99,7 @@ def defined(values: Float32Array) -> Float32Array:
 
 
 def summary_mm(errors_mm: Float32Array) -> dict[str, float]:
-    """Return ``mean``, ``p95`` and ``max`` of the numbers there are, NaN for none; they are sorted where they lie."""
+    """Return ``mean``, ``p95`` and ``max`` of the numbers there are, NaN for none; they are sorted in place."""
     error = defined(errors_mm)
     if error.size == 0:
         return dict.fromkeys(("mean", "p95", "max"), float("nan"))

@@ -34,7 +34,7 @@ def voxel_matrix(fixed: Geometry, moving: Geometry, affine: Float64Array) -> Flo
 
 
 def to_voxels(field: Field) -> Float32Array:
-    """Return a field's displacements in voxels of its own grid, float32 (3, X, Y, Z)."""
+    """Return a field's displacements in voxels of its grid, float32 (3, X, Y, Z)."""
     return turned(field.data, inverse_of(field.geometry.affine[:3, :3]))
 
 

@@ -85,7 +85,7 @@ class Solution:
 class NodeEvidence:
     """Influence of each metric and confidence at each control point."""
 
-    geometry: Geometry  # The nodes as a grid of voxels: their number, and where they lie
+    geometry: Geometry  # The nodes as a grid of voxels: their number and place
     members: tuple[str, ...]  # Members of the bank that the discrete levels use
     influence: Float32Array
     """Spread (standard deviation over the labels) of each member's weighted, scaled cost, (M, *nodes): what is the

@@ -57,7 +57,7 @@ class Contour:
 
     points_mm: Float64Array  # LPS millimetres; the first point is not repeated, (n, 3)
     kind: OutlineKind = "CLOSED_PLANAR"  # Geometric type in the words of DICOM
-    image: int | None = None  # Slice of the series on which it lies
+    image: int | None = None  # Its slice of the series
 
     def __repr__(self) -> str:
         """Type, number of points and slice."""

@@ -385,8 +385,8 @@ def require_complete(along_mm: Float64Array, subject: str) -> None:
     raise RegweaveError("E113", message, "export the whole series; gaps='keep' in Python interpolates across them")
 
 
-EVEN = 0.02  # Share of the spacing by which slices may lie off an even and straight stack
-MOST_REFINEMENT = 4  # Planes that an uneven stack may get for each of its own
+EVEN = 0.02  # Share of the spacing by which slices may be off an even and straight stack
+MOST_REFINEMENT = 4  # Planes that an uneven stack may get for each stored one
 ROWS = 8
 Read = Callable[[int], Float32Array]
 

@@ -75,7 +75,7 @@ class CudaDevice:
         return CudaScene.whole(host, self._pair[1])
 
     def has_room(self, pair: ImagePair, schedule: Settings) -> bool:
-        """Tell whether a pair fits into the memory that is free."""
+        """Return whether a pair fits into the memory that is free."""
         needed = needed_bytes(pair, schedule)
         return needed <= free_bytes(self.queue, needed)
 
@@ -165,7 +165,7 @@ class CudaFields:
         return self._kernels.warp(self._upload(channels), matrix, self._upload(u)).numpy()
 
     def warp_valid(self, shape: tuple[int, int, int], matrix: Float64Array, field: Float32Array) -> Any:
-        """1 where matrix · (x + field(x)) lies inside a grid of that shape."""
+        """1 where matrix · (x + field(x)) is inside a grid of that shape."""
         found = self._kernels.warp_valid(shape, matrix, self._upload(field), None, None).numpy()
         return found.astype(np.uint8)
 

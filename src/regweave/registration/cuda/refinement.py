@@ -174,7 +174,7 @@ NOWHERE = np.zeros((3, 0, 0, 0), dtype=np.float32)  # In place of a displacement
 
 @dataclass(frozen=True)
 class VoxelWeights:
-    """Columns of W laid over the voxels of a scene; see `regweave.registration.forces.ClassWeights`."""
+    """Weights W at the voxels of a scene; see `regweave.registration.forces.ClassWeights`."""
 
     device: Any
     scene: Any

@@ -28,7 +28,7 @@ CUT = 4.0  # Half the length of the Gaussian of a view, in standard deviations
 
 @dataclass
 class GpuImage:
-    """One image on the GPU and its views, made once and kept for the level at hand."""
+    """One image on the GPU and its views, made once and kept for the present level."""
 
     kernels: Any
     queue: Any
@@ -87,7 +87,7 @@ class GpuPair:
         return cls(fixed, moving, constants)
 
     def shows(self, other: Scene) -> bool:
-        """Tell whether the images are those of a scene, through the same windows."""
+        """Return whether the images are those of a scene, through the same windows."""
         both = ((self.fixed.channels, other.fixed_channels), (self.moving.channels, other.moving_channels))
         return all(a.image is b.image and a.modality == b.modality for a, b in both)
 
@@ -177,7 +177,7 @@ class CudaScene:
         return self._maps[member.source][1:]
 
     def maps(self, source: str, u: Any) -> ComparedMaps:
-        """Return the structure maps of a source, on the host, their channels shared as they lie at u."""
+        """Return the structure maps of a source, on the host, their channels shared by their places at u."""
         return self.host.maps(source, u.numpy())
 
     def valid(self, u: Any) -> Any:

@@ -401,7 +401,7 @@ def worse_than(value: float, scale: Sequence[float], name: str) -> float:
     Examples
     --------
     >>> worse_than(0.4, [k / 16 for k in range(17)], "contour")
-    0.64
+    0.66
     """
     way = _way(name)
     return round(1 - float(np.interp(value * way, np.asarray(scale) * way, SHARES)), 2)

@@ -116,7 +116,8 @@ def describe() -> dict[str, Any]:
         "cpus": _cpus(),
         "threads": allowed_threads(),
         "presets": list(regweave.preset_names()),
-        "plug-ins": _plugins(),
+        # those that do not come with the package, and where each is from
+        "plug-ins": {f"{k}/{name}": place for k, found in plugins_found().items() for name, place in found.items()},
         "dependencies": _dependencies(),
     }
 
@@ -155,11 +156,6 @@ def _cpu_features() -> list[str]:
     match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", listing.read_text(encoding="utf-8"), flags=re.MULTILINE)
     present = set(match[1].split()) if match else set()
     return [name for name in CPU_FEATURES if name in present]
-
-
-def _plugins() -> dict[str, str]:
-    """Name plug-ins that do not come with the package, and where each is from."""
-    return {f"{kind}/{name}": place for kind, found in plugins_found().items() for name, place in found.items()}
 
 
 def _dependencies() -> dict[str, str]:

@@ -184,7 +184,7 @@ class Runner:
         gpus, n = self.placement.gpus, worker_count(workers, scheduler)
         self.team = None if scheduler is not None else Team(n, gpus)
         self._lanes = Team(self.placement.lanes(workers, n), gpus, threads=True) if gpus else self.team
-        self._store, self._on_progress = store, on_progress
+        self.store, self._on_progress = store, on_progress  # the folder in which finished work is kept
         self._known: dict[Path, str] = {}
 
     def __enter__(self) -> Runner:
@@ -193,11 +193,6 @@ class Runner:
     def __exit__(self, *error: object) -> None:
         for team in filter(None, (self.team, self._lanes)):
             team.__exit__(*error)
-
-    @property
-    def store(self) -> Path:
-        """Folder in which finished work is kept."""
-        return self._store
 
     def reading_by(self, reading: Reading) -> Runner:
         """Return a runner that reads files under other rules, with the same processes and store."""
@@ -217,7 +212,7 @@ class Runner:
         tasks = [(key, self._task(method, pair)) for key, method, pair in plan]
         return run_tasks(
             tasks, score_dice if dice_only else score_pair, workers=self._lanes if dice_only else self.team,
-            scheduler=self._scheduler, store=self._store, on_progress=self._on_progress,
+            scheduler=self._scheduler, store=self.store, on_progress=self._on_progress,
         )  # fmt: skip
 
     def _task(self, method: Method, pair: PairFiles) -> ScoringTask:

@@ -126,7 +126,10 @@ class Trainer:
 
             def walked() -> _Walked:
                 steps = first_steps(pair := load(), trajectory, self.schedule, coarse, self.device)
-                return _Walked(frozenset(_in_both(pair)), tuple(steps))
+                # A structure that only one image shows costs the same for every deformation.
+                fixed, moving = pair.fixed_labels, pair.moving_labels
+                both = set() if fixed is None or moving is None else {*fixed.values()} & {*moving.values()}
+                return _Walked(frozenset(both), tuple(steps))
 
             def sampled(found: _Walked) -> list[Sample] | None:
                 shown = tuple(c for c in classes if c in found.structures)
@@ -169,12 +172,6 @@ class _Rounds:
     fit: Fit | None
     n_registrations: int
     n_inferences: int
-
-
-def _in_both(pair: ImagePair) -> set[int]:
-    """Structures of both label maps: one that only one image shows costs the same for every deformation."""
-    maps = (pair.fixed_labels, pair.moving_labels)
-    return set.intersection(*(set() if labels is None else set(labels.values()) for labels in maps))
 
 
 def _curve(iteration: Iteration) -> dict[str, Any]:

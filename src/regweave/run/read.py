@@ -267,13 +267,10 @@ def as_stored(pair: ImagePair, inputs: Inputs) -> ImagePair:
     def labels(found: LabelMap | None, of: Orientation) -> LabelMap | None:
         return found and LabelMap(of.to_stored(found.data), of.stored, found.names)
 
-    start = None if pair.initial_field is None else field_as_stored(pair.initial_field, fixed)
+    # The vectors of a field are in LPS and stay.
+    field = pair.initial_field
+    start = None if field is None else Field(fixed.to_stored(field.data), fixed.stored)
     return ImagePair(image(pair.fixed, fixed), image(pair.moving, moving), pair.initial, start)
-
-
-def field_as_stored(field: Field, fixed: Orientation) -> Field:
-    """Return a field on the canonical fixed grid in the order of the file; its vectors are in LPS and stay."""
-    return Field(fixed.to_stored(field.data), fixed.stored)
 
 
 def _hash(source: Any, value: Volume | LabelMap | None, reading: Reading, name: str) -> str:

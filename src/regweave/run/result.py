@@ -53,10 +53,6 @@ from regweave.types import Float64Array, LabelMap, Transform, Volume, WeightTabl
 NEEDS_SURFACES = "surface_distance_mm"
 
 
-def _saved(read: Mapping[str, Any]) -> SavedImages:
-    return SavedImages(Path(), read["provenance"])  # `load` names the folder
-
-
 def _weights(given: object) -> object:
     if not isinstance(given, Mapping):
         return given
@@ -131,7 +127,9 @@ class Result(RecordPart):
     clinic: ClinicSection | None = None
     rules: Rules = Field(default_factory=default_rules)
     provenance: Provenance
-    images: InstanceOf[OutputImages] | InstanceOf[SavedImages] = Field(default_factory=_saved, exclude=True, repr=False)
+    images: InstanceOf[OutputImages] | InstanceOf[SavedImages] = Field(
+        default_factory=lambda read: SavedImages(Path(), read["provenance"]), exclude=True, repr=False
+    )  # `load` names the folder
 
     @field_validator("seconds")
     @classmethod

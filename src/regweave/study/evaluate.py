@@ -127,7 +127,8 @@ def evaluate(job: EvaluateJob) -> Evaluation:
         rule = in_one_numbering(job.reading, [*listed, *training])
         named = model_methods(_on_disk(job.models, memory))
         _check_withheld(withheld, named, rule.classes)
-        leaked = _leaked(listed, training, [model for _, model in named], job.allow_leak)
+        trained = [*(pair.group for pair in training), *(g for _, model in named for g in model.training.trained_on)]
+        leaked = check_leak(trained, [pair.group for pair in listed], allow=job.allow_leak)
         require_cluster(job.scheduler)
         methods = _methods(job, named, listed, rule, tuned=bool(training))
         with (
@@ -190,15 +191,6 @@ def _methods(
     if job.baselines:
         methods += baseline_methods(base, bank_of_list(base, pairs, reading))
     return [*methods, *(method for method, _ in named)]
-
-
-def _leaked(
-    pairs: Sequence[PairFiles], training: Sequence[PairFiles], models: Sequence[Model], allow: bool
-) -> tuple[str, ...]:
-    trained = [pair.group for pair in training]
-    for model in models:
-        trained += model.training.trained_on
-    return check_leak(trained, [pair.group for pair in pairs], allow=allow)
 
 
 def _check_withheld(

@@ -86,10 +86,6 @@ def within(sizes: Iterable[float], limit: float, rng: np.random.Generator, most:
     return sorted(int(i) for i in order[:n])
 
 
-def _say_nothing(_message: str) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class PredictorFits:
     """Fits of one kind of predictor to images, each computed once and kept on disk."""
@@ -101,7 +97,7 @@ class PredictorFits:
     seed: int = 0  # draws voxels and images
     max_memory_mb: float = 1500.0  # images are drawn at random until they fill it
     store: Path | None = None  # folder in which fits are kept, named by a hash of all that they depend on
-    tell: Callable[[str], None] = field(default=_say_nothing, compare=False)  # takes a line now and then
+    tell: Callable[[str], None] = field(default=lambda _: None, compare=False)  # takes a line now and then
 
     def __call__(self, images: Sequence[SegmentedImage], like: Predictor | None) -> Predictor:
         """Fit to images, or take the same fit from the store; ``like`` hands on choices made before.

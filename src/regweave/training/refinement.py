@@ -320,13 +320,10 @@ def _without_labels(search: RefinementSearch, state: TrainingState, found: Refin
     if not better:
         return found
     state.log.report("mix", f"without moving labels other weights: {dice - fallback:+.4f}")
-    return replace(found, without_labels=_in_settings(own.weights, search.state, state))
-
-
-def _in_settings(weights: WeightTable, before: TrainingState, after: TrainingState) -> WeightTable:
-    """Return weights whose stiffness is relative to the smoothness of other settings."""
-    stiffness = np.ones(len(weights.classes)) if weights.stiffness is None else weights.stiffness
-    return replace(weights, stiffness=stiffness * (REFINE.get(before.settings) / REFINE.get(after.settings)))
+    # The stiffness becomes relative to the smoothness of the settings with labels.
+    stiffness = np.ones(len(own.weights.classes)) if own.weights.stiffness is None else own.weights.stiffness
+    ratio = REFINE.get(search.state.settings) / REFINE.get(state.settings)
+    return replace(found, without_labels=replace(own.weights, stiffness=stiffness * ratio))
 
 
 def _report_columns(state: TrainingState, columns: RefinementColumns) -> None:

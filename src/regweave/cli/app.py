@@ -52,7 +52,7 @@ def examples(*calls: str) -> str:
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "register": ("register", "Register", "Register two images; write transforms, numbers and a page."),
     "batch": ("batch", "Register", "Register a list of pairs, each into its own folder."),
-    "plan": ("plan", "Register", "Forecast memory and time of a registration."),
+    "plan": ("register", "Register", "Forecast memory and time of a registration."),
     "contours": ("clinic", "Clinic", "Bring contours of a planning CT onto a later one."),
     "clinic": ("clinic", "Clinic", "Check reviews of contours, or test contours on phantoms."),
     "series": ("studies", "Studies", "Bring the volumes of a 4-D image to their mean."),

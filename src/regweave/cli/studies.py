@@ -1,7 +1,5 @@
 """Commands on structures and series: tables of volumes and means, and volumes brought to their mean."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

@@ -1,7 +1,5 @@
 """Commissioning: phantoms with known maps, propagated and measured against limits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Patient outline in a CT: the body without couch, mask and air, slice by slice."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage

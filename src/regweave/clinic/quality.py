@@ -1,7 +1,5 @@
 """Quality assurance of propagated structures: numbers by structure and of the whole, flags, kinds of test."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Settings for two scans of one patient: stiffer than between people, and as many steps as the scan affords."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Start of a propagation: a fit, the headers, or an existing registration, refused where it makes things worse."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

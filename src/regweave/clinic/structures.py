@@ -1,7 +1,5 @@
 """Structures of the plan, chosen and brought to today: carried as tissue, moved rigidly, or found in today's CT."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence

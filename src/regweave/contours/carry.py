@@ -1,7 +1,5 @@
 """Transport of shapes through a transform, to outlines on the slices of another series."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Label map of drawn structures on the grid of their series."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Plane regions of contours: from rings by the even-odd rule, to outlines again, and their exact areas."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

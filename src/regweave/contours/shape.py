@@ -1,7 +1,5 @@
 """Signed distance of a drawn structure on the true slices."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,3 +1,1 @@
 """Energies of a Markov random field: cost volumes, the feature map Ψ, and the place where weights and loss meet."""
-
-from __future__ import annotations

@@ -13,8 +13,6 @@ most violated, eq. (11)        w·Ψ(x, D) − Δ        −1
 ============================== ==================== ======================
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -3,8 +3,6 @@
 Metrics come in their own units; every cost is divided by a scale of its member and level, so that weights compare.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

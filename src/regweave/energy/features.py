@@ -1,7 +1,5 @@
 """Joint feature map Ψ, eq. (6): the energy of a labelling is linear in the weights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

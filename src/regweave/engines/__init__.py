@@ -3,8 +3,6 @@
 An engine sees numbers only, never an image: a file with ``Options`` and ``minimize(energy, init, options)``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, cast
 

@@ -1,7 +1,5 @@
 """Pre- and post-conditions of the engines: a checked energy, a start, a solution never worse than it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import prod
 

@@ -1,7 +1,5 @@
 """Fast primal-dual expansion moves (FastPD), whose max-flows start from the duals of the sweep before."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from pydantic import Field

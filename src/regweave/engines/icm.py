@@ -1,7 +1,5 @@
 """Iterated conditional modes: the baseline that the other engines have to beat."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from regweave import _core, engines

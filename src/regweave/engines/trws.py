@@ -1,7 +1,5 @@
 """Sequential tree-reweighted message passing: near-optimal labels and a lower bound of the energy."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from regweave import _core, engines

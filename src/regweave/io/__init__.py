@@ -1,7 +1,5 @@
 """Input and output: every file is checked here, and every frame becomes LPS millimetres here."""
 
-from __future__ import annotations
-
 from regweave.io.disk.files import sha256
 from regweave.io.disk.outputs import Claim, atomic_path, owned_path, prepare_output, require_absent
 from regweave.io.geometry import check_overlap, check_same_grid, overlap_fraction

@@ -3,8 +3,6 @@
 The format of a file is decided once, by its first bytes, and must be the one that its suffix names.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Mapping

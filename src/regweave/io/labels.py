@@ -4,8 +4,6 @@ Numbers of labels mean nothing outside the file that holds them: two contouring 
 differently. Where both sides name their structures, names decide.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Image libraries as untyped names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import nibabel

@@ -3,8 +3,6 @@
 It is decided once, when an image is read, unless the user states it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args

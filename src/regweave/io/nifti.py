@@ -13,8 +13,6 @@ The rule of ``auto``:
 Matrices are scaled to millimetres where the header states metres or micrometres.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import struct

@@ -1,7 +1,5 @@
 """Landmarks in files that state their frame: .mrk.json and .fcsv of 3D Slicer, .csv with named columns."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

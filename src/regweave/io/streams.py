@@ -4,8 +4,6 @@ Memory is taken after three checks: the file can hold what its header promises, 
 reading, the stream ends where it should. A stream is inflated step by step, so its stated length costs no memory.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import zlib

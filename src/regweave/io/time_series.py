@@ -1,7 +1,5 @@
 """Series of volumes in one 4-D NIfTI file, such as those of functional MR."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

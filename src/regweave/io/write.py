@@ -3,8 +3,6 @@
 Compressed bytes do not depend on the number of threads.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import zlib

@@ -5,8 +5,6 @@ of each node for each label, (N, L), in [0, 1] and additive over nodes; ``cost(f
 readable definition.
 """
 
-from __future__ import annotations
-
 from typing import Any, Protocol, cast
 
 from regweave.registry import Options, Registry

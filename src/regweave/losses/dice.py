@@ -3,8 +3,6 @@
 A node where neither mask has a voxel of any structure under any label loses nothing.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from regweave import _core

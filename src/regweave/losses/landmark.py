@@ -14,8 +14,6 @@ to centroid − d, while `cost` of the shifted mask sees the edge voxels repeat.
 of the coarsest level, or it falls between them and the landmark is missing there.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field

@@ -14,8 +14,6 @@ surface either: its wrong voxels count fully, as shares of the support.
 The fixed masks must be 0 or 1; the moved ones may lie between.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field

@@ -4,8 +4,6 @@ Nodes that hold a few voxels of an organ weigh as little as those voxels do in t
 deformations as the final Dice ranks them; the patch-wise Dice of ``dice`` does not.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from regweave import _core

@@ -1,7 +1,5 @@
 """Foreground of an image: Otsu's threshold, closed along its axes."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -4,8 +4,6 @@ All numbers come from samples: some voxels of the body, some inside each warped 
 some voxels of its contour. So the cost hardly depends on the size of the images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache

@@ -7,8 +7,6 @@ surface to the nearest point of the other, weighted by the area of the triangle:
 along their fine axis. Where a mask is cut by the end of the image, the cut is part of its surface.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

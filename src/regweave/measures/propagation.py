@@ -1,7 +1,5 @@
 """Quality assurance of propagated contours, as ``result.json`` holds it."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from pydantic import Field, StrictBool

@@ -1,7 +1,5 @@
 """Volumes of structures, and the values of an image in each of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Paired bootstrap comparison of two methods, with the patient as the unit of chance."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Acceptance criteria of a registration, an editable TOML file, and the verdict that they give."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterable, Mapping

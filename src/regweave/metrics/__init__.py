@@ -13,8 +13,6 @@ A metric may also offer ``prepare(image)``, a map of intensities fixed once per 
 a metric whose features may be compared voxel by voxel names in ``PENALTY`` how the continuous refinement does it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 

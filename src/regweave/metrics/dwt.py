@@ -4,8 +4,6 @@ The transform is linear, so the coefficients of the difference image are what is
 the node with each edge rounded to a multiple of 4 voxels, as two levels need.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from regweave import _core, metrics

@@ -1,7 +1,5 @@
 """Mean absolute difference of gradient magnitudes: edges of equal strength match at any intensities."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from regweave import _core, metrics

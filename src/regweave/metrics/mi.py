@@ -3,8 +3,6 @@
 Zero when the moved intensities determine the fixed ones by any relation; flat fixed patches always cost zero.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

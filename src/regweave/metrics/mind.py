@@ -4,8 +4,6 @@ Each voxel is described by the distances between pairs of its six neighbouring p
 any change of contrast that is smooth over a few voxels.
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

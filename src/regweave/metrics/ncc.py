@@ -1,7 +1,5 @@
 """Normalised cross-correlation in the support of each node, as the cost 1 − correlation."""
 
-from __future__ import annotations
-
 import numpy as np
 from pydantic import Field
 

@@ -5,8 +5,6 @@ not see the sign of an edge, and is zero at a perfect match; 1 − ⟨n_W, n_J�
 faint edges to strong ones.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from pydantic import Field
 

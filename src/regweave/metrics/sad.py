@@ -1,7 +1,5 @@
 """Mean absolute difference of intensities (the paper's SAD, as a mean so that it does not grow with the patch)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from regweave import _core, metrics

@@ -1,7 +1,5 @@
 """Coarse-to-fine discrete registration: the only loop over levels in the program."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ Another device is one file with such a class and its line in `DEVICES`. A metric
 host computes costs (N, L) or a force (3, X, Y, Z), and the device uploads them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 

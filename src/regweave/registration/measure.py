@@ -1,7 +1,5 @@
 """Terms of a discrete step: cost volumes and class shares; losses of its labels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ points move by at most 0.4 of their spacing, so it is invertible, and it is comp
 stays invertible; where interpolation would still bring a voxel near folding, the step is held back around it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

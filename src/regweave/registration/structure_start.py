@@ -6,8 +6,6 @@ fitted to them by least squares, and what is left becomes a composition of smoot
 ever narrower Gaussian kernels (kriging), each weakened until it folds nowhere.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

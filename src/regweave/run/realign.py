@@ -1,7 +1,5 @@
 """Volumes of a time series brought to their mean by rigid or affine maps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Image channels: an image preprocessed for one member of a bank, at one resolution."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Free-form deformation: cubic B-splines on a lattice of control points, in voxel units."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

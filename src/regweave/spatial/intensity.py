@@ -1,7 +1,5 @@
 """Intensity normalisation to [0, 1]: fixed Hounsfield windows for CT, percentiles for everything else."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage

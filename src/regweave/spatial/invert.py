@@ -1,7 +1,5 @@
 """Numerical inverse of a transform, and how well two transforms undo each other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

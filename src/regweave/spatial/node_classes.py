@@ -1,7 +1,5 @@
 """Anatomical class of a node: from the share of each label in its support to the columns of W it uses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

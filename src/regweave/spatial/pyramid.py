@@ -1,7 +1,5 @@
 """Image pyramid: grids shrunk by whole factors, and displacements carried between levels."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from regweave import _core

@@ -1,7 +1,5 @@
 """Resampling of images, segmentations and points by a transform; each output voxel is interpolated once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 

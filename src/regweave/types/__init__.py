@@ -4,8 +4,6 @@ Conventions, kept everywhere: arrays of voxels are indexed ``[i, j, k]`` in the 
 C-contiguous; ``affine`` takes such an index to LPS millimetres; vectors are component-first, ``(3, X, Y, Z)``.
 """
 
-from __future__ import annotations
-
 from regweave.types.energy import Energy, NodeEvidence, Solution, Terms
 from regweave.types.geometry import Float32Array, Float64Array, Geometry, IntArray, LabelArray
 from regweave.types.images import Guides, Image, ImagePair, LabelMap, Modality, StructureMaps, Volume

@@ -1,7 +1,5 @@
 """Pairwise energies on a grid of nodes, and their minimisers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """NumPy array types by element."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Structures as drawn outlines: closed polygons on planes, and points, in LPS millimetres."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """RT doses on a grid."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

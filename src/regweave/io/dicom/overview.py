@@ -1,7 +1,5 @@
 """Overview of a DICOM folder: series, structure sets and what is wrong with them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """DICOM files: found in folders and lists, parsed by pydicom; no value of a file reaches a message or a log."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

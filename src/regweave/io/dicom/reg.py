@@ -1,7 +1,5 @@
 """DICOM spatial registrations, rigid and deformable."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path

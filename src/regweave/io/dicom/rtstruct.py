@@ -1,7 +1,5 @@
 """RT structure sets: read against the series on which they are drawn, and written for another one."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

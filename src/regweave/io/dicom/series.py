@@ -1,7 +1,5 @@
 """DICOM image series: chosen from a folder, each slice placed by its own position, its pixels put on an even grid."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """New DICOM objects: patient and study of a series, new identifiers, an atomic file."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
 from typing import Any

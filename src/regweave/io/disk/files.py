@@ -1,7 +1,5 @@
 """Files for reading: names, presence, digests, and limits of length and memory."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

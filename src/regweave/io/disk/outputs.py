@@ -5,8 +5,6 @@ locked as long as its process runs, so the next command with that output removes
 results lists the names that were written into it: a folder with other names is neither replaced nor removed.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -4,8 +4,6 @@ A folder may come from a stranger. A record is refused as a whole where a part i
 keys that no field has are ignored.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import platform

@@ -4,8 +4,6 @@ Repeated keys, numbers that are not finite (NaN, Infinity, 1e999), deep nesting 
 Each reader turns it into the error code of its kind of file.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math

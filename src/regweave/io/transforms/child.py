@@ -5,8 +5,6 @@ A few changed bytes let the HDF5 library loop for ever or crash, and no signal h
 writes the word ``ready``, then the length of a JSON head, the head, and the stored numbers.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

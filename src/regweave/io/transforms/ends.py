@@ -1,7 +1,5 @@
 """Metadata of a transform file: which way it goes, from which grid to which."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

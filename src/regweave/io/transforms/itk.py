@@ -5,8 +5,6 @@ memory. So .tfm is parsed here, and .mat by SciPy. A few changed bytes let HDF5 
 by h5py in a child process that may die.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

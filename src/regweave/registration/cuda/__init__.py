@@ -1,3 +1,1 @@
 """CUDA backend: the verbs of both registration loops on arrays that stay on an NVIDIA GPU."""
-
-from __future__ import annotations

@@ -1,7 +1,5 @@
 """Discrete levels on a GPU: terms of a step, their minimisation, composition of its deformation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

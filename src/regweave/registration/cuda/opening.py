@@ -1,7 +1,5 @@
 """Choice of a GPU: by number, that of the present worker, or the first there is."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass
 from importlib import import_module

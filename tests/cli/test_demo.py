@@ -51,6 +51,7 @@ def tiny(tmp_path_factory):
         patch.setattr(
             demo, "OPTIONS", TrainOptions(C=10.0, alpha=1.0, eta=1.0, epsilon=0.1, folds=2, predictor_options=QUICK)
         )
+        patch.setattr(demo, "EXAMPLE_VOXEL_MM", {"chest": 20.0})
         cohort = functools.partial(demo.make_cohort, n_train=4, n_test=2, make=tiny_pair)
         patch.setattr(demo, "make_cohort", cohort)
         out, err = StringIO(), StringIO()
@@ -65,9 +66,9 @@ def test_it_writes_one_page_that_leads_to_the_others(tiny):
     folder, _, _ = tiny
     page = (folder / "index.html").read_text()
     links = re.findall(r'href="([^"]+)"', page)
-    assert len(links) == 4  # training, evaluation, two held-out patients
+    assert len(links) == 5  # the first registration, training, evaluation, two held-out patients
     assert all((folder / link).is_file() for link in links)
-    assert {link.split("/")[0] for link in links} == {"evaluation", "weights.report.html"}
+    assert {link.split("/")[0] for link in links} == {"evaluation", "examples", "weights.report.html"}
 
 
 def test_every_page_leads_back(tiny):
@@ -79,8 +80,8 @@ def test_every_page_leads_back(tiny):
 
 def test_report_makes_all_pages_again(tiny, capsys):
     folder, _, _ = tiny
-    pages = [folder / "index.html", *folder.glob("*.report.html"), *(folder / "evaluation").rglob("*.html")]
-    assert len(pages) == 6
+    pages = [*folder.glob("*.html"), *(folder / "evaluation").rglob("*.html"), *(folder / "examples").rglob("*.html")]
+    assert len(pages) == 7
     before = {page: page.read_bytes() for page in pages}
     for page in pages:
         page.unlink()
@@ -122,14 +123,21 @@ def test_an_earlier_result_stays_without_overwrite(tiny, capsys):
     assert (folder / "index.html").is_file()
 
 
-def test_ctrl_c_leaves_nothing_and_says_so(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("part", ["register_examples", "make_cohort"])
+def test_ctrl_c_leaves_at_most_the_first_pictures(tmp_path, monkeypatch, capsys, part):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "make_cohort", interrupted)
+    monkeypatch.setattr(demo, "EXAMPLE_VOXEL_MM", {"chest": 20.0})
+    monkeypatch.setattr(demo, part, interrupted)
     assert main(["demo", "-o", str(tmp_path / "out")]) == errors.EXIT_CANCELLED
-    assert capsys.readouterr().err.splitlines()[-1] == "cancelled; nothing was written"
-    assert list(tmp_path.iterdir()) == []
+    last = capsys.readouterr().err.splitlines()[-1]
+    if part == "register_examples":
+        assert last == "cancelled; nothing was written"
+        assert list(tmp_path.iterdir()) == []
+    else:
+        assert last.startswith("cancelled; the first pictures stay in")
+        assert "Training runs now" in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_options_for_scans_need_scans(tmp_path, capsys):

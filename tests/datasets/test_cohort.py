@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
+from cohort import COHORT, cohort_pair
 from scipy import ndimage
-
-from regweave.study.phantoms import COHORT, cohort_pair
 
 
 @pytest.fixture(scope="module")

@@ -185,8 +185,7 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
             yield index, attempt(function, argument)
 
     monkeypatch.setattr(registration_settings, "preset", cheap)
-    monkeypatch.setattr(examples, "SHAPE", (20, 20, 20))
-    monkeypatch.setattr(examples, "SPACING_MM", (9.0, 9.0, 9.0))
+    monkeypatch.setattr(examples, "VOXEL_MM", 9.0)
     monkeypatch.setattr(batch, "on_processes", here)
     monkeypatch.setattr(methods, "next_values", lambda values, found: [] if found else [values[len(values) // 2]])
     for kind in (TrainOptions, MetricLearner):

@@ -54,7 +54,6 @@ def test_cases_become_couples_and_the_halves_share_none(tmp_path):
     lists = split_folder(data, tmp_path / "lists")
     assert [pair.id for pair in read_pairs(lists.train)] == ["b-to-a", "a-to-b", "d-to-c", "c-to-d"]
     assert patients(lists.test) == set("efgh")
-    assert lists.right == {}
     assert "8 of 8 cases" in lists.source
 
 
@@ -100,7 +99,7 @@ def summary(learned, single, *, gain=0.1, failed=False):
     methods["model:weights"] = {"model": {"file": "weights.json", "sha256": "0"}}
     dice = {"uniform": (0.6, 0.6), "single:sad": (0.5, 0.5), "single:mi": single, "model:weights": learned}
     found = evaluation(dice, failed={("model:weights", "a")} if failed else (), methods=methods)
-    lists = Lists(Path("train.csv"), Path("test.csv"), "x", {4: "sad"})
+    lists = Lists(Path("train.csv"), Path("test.csv"), "x")
     worst = [row for row in found.results if (row.method, row.id) == ("model:weights", "a")]
     return summarise(found, model, lists, 3, worst)
 
@@ -114,10 +113,11 @@ def test_gains_and_losses_are_told_alike():
     assert "from 0.400 to 0.850" in win.sentences()[0]
     assert "better by 0.150, better on 2 of 2 pairs and worse on 0" in win.sentences()[1]
     assert "worse by 0.200, better on 0 of 2 pairs and worse on 2" in loss.sentences()[1]
-    assert "not below in 1 of 1 (organ); below in none" in win.sentences()[2]
-    assert "not below in 0 of 1 (none); below in organ (0.700, mi alone 0.900)" in loss.sentences()[2]
+    assert "the best in every structure: mi for organ" in win.sentences()[2]
+    assert win.sentences()[3].endswith("within 0.01, in 1 of 1 structures.")
+    assert loss.sentences()[3].endswith("in 0 of 1 structures; they are below it in organ (0.700, mi alone 0.900).")
     assert len(win.sentences()) == len(loss.sentences()) == 6
-    assert "on real patients the gain is much smaller" in win.sentences()[5]
+    assert loss.best_singles() == {"organ": ("mi alone", pytest.approx(0.9), pytest.approx(0.7))}
 
 
 def test_nothing_learned_and_failures_are_said():
@@ -129,10 +129,7 @@ def test_nothing_learned_and_failures_are_said():
 
 def test_what_each_class_trusts_and_the_way_through_a_file(tmp_path):
     found = summary((0.9, 0.8), (0.7, 0.7))
-    assert [(row.name, row.used, row.right) for row in found.trust] == [
-        ("background", False, None),
-        ("organ", True, "sad"),
-    ]
+    assert [(row.name, row.used) for row in found.trust] == [("background", False), ("organ", True)]
     assert found.trust[1].shares == {"sad": 0.75, "mi": 0.25}
     found.write(tmp_path)
     assert DemoSummary.read(tmp_path) == found

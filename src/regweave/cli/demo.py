@@ -1,5 +1,7 @@
 """``regweave demo``: phantoms or your scans in; weights, evidence and pages out."""
 
+import shutil
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -12,7 +14,7 @@ from regweave.cli.options import JsonOption, complete_preset, input_option, mach
 from regweave.cli.tables import text_table
 from regweave.config.presets import choose_settings
 from regweave.config.settings import Settings
-from regweave.errors import EXIT_SOME_FAILED, UsageError
+from regweave.errors import EXIT_SOME_FAILED, Cancelled, UsageError
 from regweave.io import prepare_output
 from regweave.io.disk.records import DEMO, DEMO_MODEL, INDEX
 from regweave.model.record import write_effort
@@ -42,23 +44,54 @@ def demo(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn the weights of a bank of metrics and see what they are worth.
+    """Register generated scans, learn metric weights, and test them.
 
-    Without DIR: makes ten phantom patients of a head and neck, scanned twice,
-    in which another metric is right in each organ. Learns from six of them,
-    registers the other four with the learned weights and with every metric
-    alone, each tuned, and writes pages to look at. Takes about two minutes on
-    two cores.
+    Without DIR: registers a head and neck, a chest and a brain, and writes a
+    page with the pictures. Then learns from six generated patients and tests
+    the weights on four others, beside every single metric, each tuned. Takes
+    about two minutes on two cores; the first pictures take less than one.
 
-    With DIR: the same on your scans. PAIRS.csv (see `regweave train`) is split
-    into halves by patient. Else each CASE is a patient: neighbours in the
-    order of names become couples, registered both ways, at most twenty cases;
-    the first half of the couples is learned from, the other held out.
+    With DIR: learns from your scans and tests on others. PAIRS.csv (see
+    `regweave train`) is split into halves by patient. Otherwise each CASE is a
+    patient. Neighbours in the order of names become couples, registered both
+    ways, at most twenty cases; the first half of the couples trains.
     """
     settings = _settings(data, classes, preset)
     workflow.OPTIONS.check()  # what learning needs, before phantoms are made
     labels, start = parse_values(classes), time.perf_counter()
+    if data is None:
+        _first_pictures(output, overwrite)
+    try:
+        summary = _learn(output, data, labels, settings, seed, workers, overwrite or data is None)
+    except (KeyboardInterrupt, Cancelled) as error:
+        if data is None:
+            raise Cancelled("E190", "cancelled", f"the first pictures stay in {output / INDEX}") from error
+        raise
+    if as_json:
+        print((output / DEMO).read_text(encoding="utf-8"), end="")
+    else:
+        print(as_text(summary, output, time.perf_counter() - start))
+    if summary.failures:
+        raise typer.Exit(EXIT_SOME_FAILED)
+
+
+def _first_pictures(output: Path, overwrite: bool) -> None:
+    """Register one pair of each anatomy and write the page, before learning begins."""
+    with prepare_output(output, overwrite=overwrite) as folder, TrainingBar(lines=True) as bar:
+        bar.say("[0/4] first registrations")
+        for kind, result in workflow.register_examples(folder):
+            bar.say(f"  {kind}: {workflow.example_sentence(result)}")
+        write_page(folder)
+    print(f"first pictures  {output / INDEX}", file=sys.stderr)
+
+
+def _learn(
+    output: Path, data: Path | None, labels: tuple[int, ...] | None, settings: Settings, seed: int,
+    workers: int | None, overwrite: bool,
+) -> DemoSummary:  # fmt: skip
     with prepare_output(output, overwrite=overwrite) as folder:
+        if data is None:
+            shutil.copytree(output / workflow.EXAMPLES, folder / workflow.EXAMPLES)
         with TrainingBar(lines=True) as bar:
             bar.say(f"[1/4] {'phantoms' if data is None else 'scans'}")
             scans = folder / "scans"
@@ -71,12 +104,7 @@ def demo(
             summary = workflow.assess(folder, lists, model, classes=labels, workers=workers, on_progress=bar)
             bar.say("[4/4] pages")
             write_page(folder, all_pages=True)
-    if as_json:
-        print((output / DEMO).read_text(encoding="utf-8"), end="")
-    else:
-        print(as_text(summary, output, time.perf_counter() - start))
-    if summary.failures:
-        raise typer.Exit(EXIT_SOME_FAILED)
+    return summary
 
 
 def _settings(data: Path | None, classes: str | None, preset: str | None) -> Settings:
@@ -90,13 +118,11 @@ def _settings(data: Path | None, classes: str | None, preset: str | None) -> Set
 def as_text(summary: DemoSummary, output: Path, seconds: float) -> str:
     """Write the summary within 80 columns."""
     dice = [(title, ["-" if v is None else f"{v:.3f}" for v in values]) for title, values in summary.dice.items()]
-    made = any(row.right for row in summary.trust)
     members = list(summary.trust[0].shares)
     trust = [
         (
             row.name,
-            [*(f"{row.shares[m]:.2f}" for m in members), "learned" if row.used else "uniform"]
-            + ([row.right or "-"] if made else []),
+            [*(f"{row.shares[m]:.2f}" for m in members), "learned" if row.used else "uniform"],
         )
         for row in summary.trust
     ]
@@ -108,7 +134,7 @@ def as_text(summary: DemoSummary, output: Path, seconds: float) -> str:
             text_table("", ["mean", *summary.structures], dice),
             "",
             "Share of each metric in the weights of a structure",
-            text_table("", [*members, "weights", *(["made for"] if made else [])], trust),
+            text_table("", [*members, "weights"], trust),
             "",
             *(_filled(f"- {line}", "  ") for line in summary.sentences()),
             "",

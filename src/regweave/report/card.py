@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from regweave import extras
 from regweave.progress import in_notebook
 from regweave.report.page import environment
 from regweave.report.pictures import PLANES, data_address, encode_png
-from regweave.report.viewer import BUDGETS, Display
+from regweave.report.viewer import BUDGETS, COLOURS, CT_WINDOWS, Display, ct_window
 from regweave.types import Float32Array, Volume
 
 HEIGHT, THUMBNAIL_HEIGHT = 150, 120
@@ -83,6 +84,61 @@ def fusion(fixed: Volume, moving: Sequence[Volume], height: int = HEIGHT) -> lis
     fused = [np.stack([grey, (still + grey) / 2, still], axis=-1) for grey in greys]  # red is the moving image
     spacing_mm = display.geometry.spacing_mm
     return [[_plane(colours, centre, axes, spacing_mm, height) for axes in PLANES.values()] for colours in fused]
+
+
+def contoured(result: Any, height: int = 300) -> list[list[NDArray[np.uint8]]]:
+    """Cut planes of the moving image before and after registration, with the contours of its structures.
+
+    Contours of the fixed image are white, those of the moving one have the colours of the page. Structures so thin that
+    their border is most of them have none. The planes are those that cut most structures.
+    """
+    images, labels = result.images, result.images.fixed_labels
+    display = Display.of(result.fixed.geometry, BUDGETS["normal"])
+    still = display.labels(labels.data)
+    values = [v for v in np.unique(still)[1:] if 2 * ndimage.binary_erosion(still == v).sum() > (still == v).sum()]
+    centre = [_richest(still, axis) for axis in range(3)]
+    window = None
+    if result.provenance.modality.bank == "ct":
+        lung = ct_window(result.fixed.data[labels.data > 0]) == "lung"
+        window = (-1000.0, 350.0) if lung else CT_WINDOWS["soft tissue"]
+    rows = []
+    for image, moving in ((images.before, images.labels_before), (result.warped, result.warped_labels)):
+        grey = display.image(image.data)
+        grey = _grey(grey, grey) if window is None else np.clip((grey - window[0]) / (window[1] - window[0]), 0, 1)
+        row = []
+        for axes in PLANES.values():
+            cuts = [
+                _smooth_plane(data, centre, axes, display.geometry.spacing_mm, height)
+                for data in (grey, *(codes == v for v in values for codes in (still, display.labels(moving.data))))
+            ]
+            picture = np.repeat(np.rint(255 * cuts[0]).astype(np.uint8)[..., None], 3, axis=2)
+            for n, cut in enumerate(cuts[1:]):
+                line = (cut > 0.5) & ~ndimage.binary_erosion(cut > 0.5, border_value=1)
+                colour = COLOURS[n // 2 % len(COLOURS)] if n % 2 else "#ffffff"
+                picture[line] = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
+            row.append(picture)
+        rows.append(row)
+    return rows
+
+
+def _richest(labels: NDArray[Any], axis: int) -> int:
+    """Return the slice that cuts most structures; of equals the one in the middle."""
+    across = tuple({0, 1, 2} - {axis})
+    seen = sum(((labels == v).sum(axis=across) > 12).astype(int) for v in np.unique(labels)[1:])
+    best = np.flatnonzero(seen == np.max(seen))
+    return int(best[len(best) // 2])
+
+
+def _smooth_plane(
+    volume: NDArray[Any], centre: Sequence[int], axes: tuple[int, int, int, bool], spacing_mm: Any, height: int
+) -> Float32Array:
+    """Cut a plane and interpolate it at square pixels."""
+    across, down, through, up = axes
+    cut = np.take(volume, centre[through], axis=through).swapaxes(0, 1).astype(np.float32)
+    width = max(1, round(height * cut.shape[1] * spacing_mm[across] / (cut.shape[0] * spacing_mm[down])))
+    grids = [(np.arange(n) + 0.5) * m / n - 0.5 for n, m in zip((height, width), cut.shape, strict=True)]
+    out = ndimage.map_coordinates(cut, np.meshgrid(*grids, indexing="ij"), order=1, mode="nearest")
+    return np.asarray(out[::-1] if up else out)
 
 
 def _grey(data: Float32Array, like: Float32Array) -> Float32Array:

@@ -1,49 +1,77 @@
 """Pages of a demo; the first one has the summary and links to the others."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from regweave.io import owned_path
 from regweave.io.disk.files import is_file
-from regweave.io.disk.records import DEMO_EVALUATION, DEMO_MODEL, INDEX, PAGES, REPORT, RESULT
+from regweave.io.disk.records import DEMO, DEMO_EVALUATION, DEMO_MODEL, INDEX, PAGES, REPORT, RESULT
 from regweave.report import evaluation, registration, training
-from regweave.report.card import fusion, sheet
+from regweave.report.card import contoured, sheet
 from regweave.report.charts import STYLE
 from regweave.report.page import asset, render
 from regweave.run.result import load
-from regweave.study.demo import DemoSummary
+from regweave.study.demo import EXAMPLE_VOXEL_MM, EXAMPLES, MARGIN, DemoSummary, example_sentence
 
 
 def write_page(folder: str | Path, *, all_pages: bool = False) -> Path:
     """Write ``index.html`` into the folder of a demo, which links the pages that exist.
 
-    With ``all_pages`` those of the kept registrations, the training and the evaluation are written before it.
+    With ``all_pages`` those of the kept registrations, the training and the evaluation are written before it. Before
+    the training has ended the page shows the first registrations alone.
     """
     where = Path(folder)
-    summary = DemoSummary.read(where)
-    if all_pages:
+    examples = [
+        path for path in (where / EXAMPLES / kind.replace(" ", "-") for kind in EXAMPLE_VOXEL_MM) if path.is_dir()
+    ]
+    summary = DemoSummary.read(where) if is_file(where / DEMO) or not examples else None
+    if all_pages and summary is not None:
         for name in summary.shown:
             registration.write_page(where / DEMO_EVALUATION / PAGES / name)
         training.write_page(where / DEMO_MODEL)
         evaluation.write_page(where / DEMO_EVALUATION)
+    if all_pages:
+        for place in examples:
+            registration.write_page(place)
     with owned_path(where / INDEX) as part:
-        part.write_text(_page_text(summary, where), encoding="utf-8")
+        part.write_text(_page_text(summary, where, examples), encoding="utf-8")
     return where / INDEX
 
 
-def _page_text(summary: DemoSummary, folder: Path) -> str:
+def _page_text(summary: DemoSummary | None, folder: Path, examples: Sequence[Path]) -> str:
+    seen = [(place, load(place)) for place in examples]
+    context: dict[str, Any] = {
+        "summary": summary,
+        "examples": [
+            {
+                "name": place.name.replace("-", " "),
+                "sentence": example_sentence(result),
+                "page": f"{EXAMPLES}/{place.name}/{REPORT}",
+                "picture": sheet(contoured(result)),
+            }
+            for place, result in seen
+        ],
+    }
+    if summary is not None:
+        context |= _of_learning(summary, folder)
+    return render("demo.j2", context, style=STYLE + asset("demo.css"))
+
+
+def _of_learning(summary: DemoSummary, folder: Path) -> dict[str, Any]:
     columns = zip(*summary.dice.values(), strict=True)
     pages = {name: f"{DEMO_EVALUATION}/{PAGES}/{name}/{REPORT}" for name in summary.shown}
 
     def address(place: str) -> str:
         return quote(place) if (folder / place).is_file() else ""
 
-    context = {
-        "summary": summary,
+    return {
         "sentences": summary.sentences(),
         "best": [max((v for v in column if v is not None), default=None) for column in columns],
         "members": list(summary.trust[0].shares),
-        "made": any(row.right for row in summary.trust),
+        "singles": summary.best_singles(),
+        "margin": MARGIN,
         "evaluation": address(f"{DEMO_EVALUATION}/{REPORT}"),
         "training": address(training.page_path(Path(DEMO_MODEL)).name),
         "pages": {name: address(place) for name, place in pages.items()},
@@ -51,7 +79,6 @@ def _page_text(summary: DemoSummary, folder: Path) -> str:
             name: seen for name in summary.shown if (seen := _picture(folder / DEMO_EVALUATION / PAGES / name))
         },
     }
-    return render("demo.j2", context, style=STYLE + asset("demo.css"))
 
 
 def _picture(folder: Path) -> str:
@@ -59,4 +86,4 @@ def _picture(folder: Path) -> str:
     if not is_file(folder / RESULT):
         return ""
     result = load(folder)
-    return sheet(fusion(result.fixed, (result.images.before, result.warped)))
+    return sheet(contoured(result, 220))

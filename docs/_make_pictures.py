@@ -1,0 +1,134 @@
+"""Write the pictures of the documentation, of generated images: ``python docs/_make_pictures.py [NAME …]``.
+
+``report`` needs Chromium. The others need Pillow.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Picture
+from scipy import ndimage
+
+import regweave as rw
+from regweave.report.card import contoured
+from regweave.spatial.warp import warp_points
+from regweave.study import anatomy
+from regweave.types import Geometry, ImagePair
+
+IMAGES = Path(__file__).with_name("images")
+HEIGHT, GAP, COLOURS = 340, 6, 200
+LINE_MM, LINE_SHARE = 8.0, 0.14
+
+
+def register(pair: ImagePair, **options: Any) -> rw.Result:
+    """Register a pair with its labels."""
+    labels = {"fixed_labels": pair.fixed_labels, "moving_labels": pair.moving_labels}
+    return rw.register(pair.fixed, pair.moving, **labels, **options, progress=False)
+
+
+def before_after() -> list[list[NDArray[np.uint8]]]:
+    """Contours of a head and neck before and after."""
+    return contoured(register(anatomy.pair("head and neck", 0, 2.5)), HEIGHT)
+
+
+def bad_start() -> list[list[NDArray[np.uint8]]]:
+    """Show a chest that is 60 mm away, without and with an affine start: the axial and the coronal plane."""
+    pair = anatomy.pair("chest", 1, 4.0)
+    affine = pair.moving.geometry.affine.copy()
+    affine[:3, 3] += (35.0, -30.0, 40.0)
+    away = Geometry(pair.moving.geometry.shape, affine)
+    moving = replace(pair.moving, geometry=away, labels=replace(pair.moving_labels, geometry=away))
+    both = [contoured(register(replace(pair, moving=moving), init=start), HEIGHT)[1] for start in ("none", "affine")]
+    return [[both[0][0], both[0][1], both[1][0], both[1][1]]]
+
+
+def bad_smoothness() -> list[list[NDArray[np.uint8]]]:
+    """Deformation grids of a brain: too stiff, default, too loose."""
+    pair = anatomy.pair("brain", 0, 2.0)
+    settings = rw.preset("default")
+    found = []
+    for factor in (30.0, 1.0, 0.02):
+        refine = settings.refine.model_copy(update={"smoothness": settings.refine.smoothness * factor})
+        config = settings.model_copy(update={"smoothness": settings.smoothness * factor, "refine": refine})
+        found.append(grid_of(register(pair, config=config)))
+    return [found]
+
+
+def bad_mask() -> list[list[NDArray[np.uint8]]]:
+    """Show a mass that only the fixed image has, without and with a mask."""
+    pair = anatomy.pair("chest", 0, 4.0)
+    points = anatomy.grid_points(pair.fixed.geometry)
+    mass = ((points - np.reshape((-80.0, 4.0, -18.0), (3, 1, 1, 1))) ** 2).sum(0) < 34.0**2
+    pair = replace(pair, fixed=replace(pair.fixed, data=np.where(mass, np.float32(60.0), pair.fixed.data)))
+    mask = rw.LabelMap((~mass).astype(np.uint8), pair.fixed.geometry)
+    z = int(np.argmax(mass.sum(axis=(0, 1))))
+    return [[grid_of(register(pair, **given), z) for given in ({}, {"fixed_mask": mask})]]
+
+
+def grid_of(result: rw.Result, z: int | None = None) -> NDArray[np.uint8]:
+    """Draw lines of equal place in the moving image over an axial plane of the warped image."""
+    volume = result.warped
+    z = volume.data.shape[2] // 2 if z is None else z
+    n = [HEIGHT * volume.data.shape[0] // volume.data.shape[1], HEIGHT]
+    index = [(np.arange(k) + 0.5) * size / k - 0.5 for k, size in zip(n, volume.data.shape[:2], strict=True)]
+    at = np.stack([*np.meshgrid(*index, indexing="ij"), np.full(n, float(z))], axis=-1)
+    places = volume.geometry.points(at.reshape(-1, 3))
+    there = warp_points(places, result.transform).reshape(*n, 3)
+    grey = ndimage.map_coordinates(volume.data[:, :, z], np.moveaxis(at[..., :2], -1, 0), order=1, mode="nearest")
+    low, high = (-1000.0, 350.0) if grey.min() < -500 else (0.0, 1000.0)
+    picture = np.repeat(np.clip((grey - low) / (high - low), 0, 1)[..., None] * 255, 3, axis=2).astype(np.uint8)
+    line = ((there[..., :2] / LINE_MM) % 1.0 < LINE_SHARE).any(axis=-1)
+    picture[line] = (255, 150, 40)
+    return np.swapaxes(picture, 0, 1)
+
+
+def save(name: str, rows: Sequence[Sequence[NDArray[np.uint8]]]) -> None:
+    """Write planes beside and below each other."""
+    padded = [np.concatenate([np.pad(p, ((0, GAP), (0, GAP), (0, 0))) for p in row], axis=1) for row in rows]
+    whole = Picture.fromarray(np.concatenate(padded)).quantize(COLOURS)
+    whole.save(IMAGES / f"{name}.png", optimize=True)
+
+
+def report() -> None:
+    """Photograph the top of the page of a chest."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    assert program, "no Chromium"
+    with tempfile.TemporaryDirectory() as folder:
+        register(anatomy.pair("chest", 0, 3.0)).save(Path(folder) / "result")
+        shot = Path(folder) / "shot.png"
+        command = [
+            program,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--window-size=1300,1040",
+        ]
+        page = (Path(folder) / "result" / "report.html").as_uri()
+        subprocess.run([*command, "--virtual-time-budget=9000", f"--screenshot={shot}", page], check=True)
+        Picture.open(shot).convert("RGB").quantize(COLOURS).save(IMAGES / "report.png", optimize=True)
+
+
+PICTURES: dict[str, Callable[[], Any]] = {
+    "before-after": before_after,
+    "bad-start": bad_start,
+    "bad-smoothness": bad_smoothness,
+    "bad-mask": bad_mask,
+}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or [*PICTURES, "report"]:
+        if name == "report":
+            report()
+        else:
+            save(name, PICTURES[name]())

@@ -276,6 +276,14 @@ def test_images_that_cannot_be_used(call, inputs, tmp_path):
             assert left_behind(tmp_path) == []
 
 
+def test_labels_of_64_bits_have_a_result_and_a_page(call, inputs, tmp_path):
+    labels = read_labels(inputs / "moving_labels.nii.gz")
+    large = np.where(labels.data == 1, np.uint64(2**63 + 1), np.uint64(0))
+    write_labels(tmp_path / "large.nii.gz", LabelMap(large, labels.geometry))
+    assert call("--moving-labels", tmp_path / "large.nii.gz")[0] == 0
+    assert main(["report", str(tmp_path / "out")]) == 0
+
+
 def test_labels_that_cannot_be_used(call, inputs, tmp_path):
     labels = read_labels(inputs / "moving_labels.nii.gz")
     affine = labels.geometry.affine.copy()

@@ -53,7 +53,7 @@ VIEW, NODES = "view", "nodes.npz"
 """Folder of what a page shows and the other files do not hold, and its file of the evidence of the last step."""
 WHOLE_UNITS_RANGE = 2000.0
 """Images that span more than this lose nothing that is seen when they are rounded to whole numbers."""
-LABEL = re.compile(r"-?[0-9]{1,18}")
+LABEL = re.compile(r"-?[0-9]{1,20}")  # up to 64 bits
 
 
 def usual_outputs(n_voxels: int) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ def _in_range(value: float) -> float:
 
 Text = Annotated[str, Field(strict=True, max_length=10_000)]
 Number = Annotated[float, Field(strict=True, ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-Whole = Annotated[int, Field(strict=True, ge=-(10**15), le=10**15)]
+Whole = Annotated[int, Field(strict=True, ge=-(2**64), le=2**64)]  # Label values have up to 64 bits
 Count = Annotated[int, Field(strict=True, ge=0, le=10**15)]
 Known = Number | None
 Measured = Annotated[float, Field(strict=True), BeforeValidator(_from_null), AfterValidator(_in_range)]

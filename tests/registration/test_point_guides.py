@@ -11,7 +11,7 @@ from regweave.spatial.warp import warp_points
 from regweave.types import Field, Geometry, Image, ImagePair, Transform
 
 GRID = Geometry((30, 24, 20), np.array([[0, 3.0, 0, 5], [-3, 0, 0, 70], [0, 0, 4, -3], [0, 0, 0, 1]]))
-LONGEST = 90.0
+REACHES = [90.0 * share for share in point_guides.REACHES]
 
 
 def points_in(n: int, seed: int = 0) -> np.ndarray:
@@ -28,7 +28,7 @@ def test_a_small_displacement_is_the_regression_written_out(monkeypatch: pytest.
     reach, size, accuracy = 15.0, 2.0, 0.5
     monkeypatch.setattr(point_guides, "likeliest", lambda *_: (reach, size))
 
-    found = drawn(Field.zero(GRID), points, points + vectors, accuracy)
+    found = drawn(Field.zero(GRID), points, points + vectors, accuracy, [])
 
     def kernel(a: np.ndarray, b: np.ndarray) -> float:
         return size**2 * float(np.exp(-((a - b) ** 2).sum() / (2 * reach**2)))
@@ -45,20 +45,19 @@ def test_reach_and_size_are_the_likeliest() -> None:
     """Against the logarithm of the normal density of all numbers, with its full covariance."""
     points = points_in(12)
     vectors = smooth(points)
-    reach, size = likeliest(points, vectors, 0.3, LONGEST)
+    reach, size = likeliest(points, vectors, 0.3, REACHES)
 
     def cost(reach: float, size: float) -> float:
         apart = ((points[:, None] - points[None]) ** 2).sum(-1)
         covariance = size**2 * np.exp(-apart / (2 * reach**2)) + 0.3**2 * np.eye(12)
         return float(3 * np.linalg.slogdet(covariance)[1] + np.trace(vectors.T @ np.linalg.inv(covariance) @ vectors))
 
-    reaches, sizes = [r * LONGEST for r in point_guides.REACHES], point_guides.SIZES_MM
-    assert cost(reach, size) == pytest.approx(min(cost(r, s) for r in reaches for s in sizes))
+    assert cost(reach, size) == pytest.approx(min(cost(r, s) for r in REACHES for s in point_guides.SIZES_MM))
 
 
 def test_exact_points_are_met_and_their_neighbours_follow() -> None:
     points, others = points_in(60), points_in(20, seed=5)
-    found = Transform(drawn(Field.zero(GRID), points, points + smooth(points), 0.1))
+    found = Transform(drawn(Field.zero(GRID), points, points + smooth(points), 0.1, REACHES))
     assert np.linalg.norm(warp_points(points, found) - points - smooth(points), axis=1).max() < 0.3
     left = np.linalg.norm(warp_points(others, found) - others - smooth(others), axis=1)
     assert left.mean() < 0.25 * np.linalg.norm(smooth(others), axis=1).mean()
@@ -66,16 +65,16 @@ def test_exact_points_are_met_and_their_neighbours_follow() -> None:
 
 def test_points_no_farther_off_than_their_accuracy_move_little() -> None:
     points, noise = points_in(15), np.random.default_rng(2).normal(size=(15, 3))
-    found = drawn(Field.zero(GRID), points, points + noise, 1.0)
+    found = drawn(Field.zero(GRID), points, points + noise, 1.0, REACHES)
     assert np.abs(found.data).max() < 0.5 * np.abs(noise).max()
-    exact = drawn(Field.zero(GRID), points, points + noise, 0.05)
+    exact = drawn(Field.zero(GRID), points, points + noise, 0.05, REACHES)
     assert np.abs(exact.data).max() > 0.7 * np.abs(noise).max()
 
 
 def test_what_cannot_be_met_without_a_fold_is_not_met() -> None:
     points = np.array([[20.0, 20, 20], [24, 20, 20], [20.0, 20, 20]])
     targets = points + np.array([[12.0, 0, 0], [-12, 0, 0], [0, 9, 0]])
-    found = drawn(Field.zero(GRID), points, targets, 0.01)
+    found = drawn(Field.zero(GRID), points, targets, 0.01, REACHES)
     assert float(determinant(found).min()) >= point_guides.LEAST_VOLUME
     assert np.isfinite(found.data).all()
 
@@ -100,12 +99,12 @@ def test_an_affine_part_and_knots_are_kept() -> None:
 def test_points_that_contradict_the_others_are_found(n: int) -> None:
     points = points_in(n)
     vectors = smooth(points)
-    assert contradicting(points, vectors, 1.0, LONGEST) == {}
+    assert contradicting(points, vectors, 1.0, REACHES) == {}
     vectors[3] += [0, 30.0, 0]
-    found = contradicting(points, vectors, 1.0, LONGEST)
+    found = contradicting(points, vectors, 1.0, REACHES)
     assert list(found) == [3]
     assert found[3] == pytest.approx(30.0, abs=6)
-    assert contradicting(points[:5], vectors[:5], 1.0, LONGEST) == {}  # too few to judge by
+    assert contradicting(points[:5], vectors[:5], 1.0, REACHES) == {}  # too few to judge by
 
 
 def test_points_that_do_not_guide_are_named() -> None:

@@ -145,12 +145,7 @@ def print_result(result: Result, output: Path, *, page: bool) -> None:
         console.print(f"model       {terminal_safe(run.model.words())}{reason}", soft_wrap=True)
     if run.structures is not None:
         console.print(f"structures  {terminal_safe(run.structures.words())}", soft_wrap=True)
-    if run.guides is not None:
-        console.print(f"guides      {run.guides.words()}: their Dice proves nothing")
-        for name, reason in run.guides.left_out.items():
-            console.print(f"no guide    {terminal_safe(name)}: {terminal_safe(reason)}", soft_wrap=True)
-    if result.landmarks is not None:
-        console.print(f"landmarks   {result.landmarks.words()}")
+    _print_known(console, result)
     console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")
     after = sum(result.seconds.get(name, 0.0) for name in ("files", "page"))
     files = "files and page" if page else "files"
@@ -161,6 +156,20 @@ def print_result(result: Result, output: Path, *, page: bool) -> None:
     gap = max((s.gap for s in result.steps), default=0.0)
     text = f"solver      within {gap:.3%} of its own optimum (says nothing about anatomy)"
     console.print(text, style="dim")
+
+
+def _print_known(console: Console, result: Result) -> None:
+    """Print what guided, and what was kept rigid."""
+    guides = result.provenance.guides
+    if guides is not None:
+        console.print(f"guides      {guides.words()}: their Dice proves nothing")
+        for name, reason in guides.left_out.items():
+            console.print(f"no guide    {terminal_safe(name)}: {terminal_safe(reason)}", soft_wrap=True)
+    if result.landmarks is not None:
+        console.print(f"landmarks   {result.landmarks.words()}")
+    if result.rigid_mm:
+        bent = ", ".join(f"{terminal_safe(name)} ({mm:.2f} mm)" for name, mm in result.rigid_mm.items())
+        console.print(f"rigid       {bent}: in brackets, how far it was bent", soft_wrap=True)
 
 
 def print_json(output: Path, *, page: bool) -> None:

@@ -21,6 +21,7 @@ from regweave.measures.scores import PairScore
 from regweave.measures.verdict import ANOTHER_PATIENT, STRUCTURE_RULES, Rules, judge, structure_number
 from regweave.run.result import Result
 from regweave.spatial.deformation import determinant
+from regweave.spatial.rigid import rigid_fit
 from regweave.spatial.warp import warp_points
 from regweave.types import Float32Array, Float64Array, Structure, Transform
 
@@ -332,10 +333,8 @@ def bones_bent(today: Scan, transform: Transform) -> float:
 
 def _not_rigid(points: Float64Array, moved: Float64Array) -> Float64Array:
     """Return the distances that the best rigid map leaves between two sets of points."""
-    a, b = points - points.mean(axis=0), moved - moved.mean(axis=0)
-    u, _, v = np.linalg.svd(a.T @ b)
-    turn = (u * [1.0, 1.0, np.sign(np.linalg.det(u @ v))]) @ v
-    return np.asarray(np.linalg.norm(a @ turn - b, axis=1))
+    motion = rigid_fit(points, moved)
+    return np.asarray(np.linalg.norm(points @ motion[:3, :3].T + motion[:3, 3] - moved, axis=1))
 
 
 def both_ways_numbers(there: Transform, back: Transform, today: Scan) -> dict[str, float | None]:

@@ -22,6 +22,7 @@ from regweave.errors import UsageError
 from regweave.io.dicom.rtstruct import checked_names
 from regweave.io.dicom.series import Series
 from regweave.measures.propagation import PropagatedStructure
+from regweave.spatial.rigid import rigid_fit
 from regweave.spatial.warp import inverse_of, warp_points
 from regweave.types import Contour, Field, Float64Array, Geometry, LeftOut, Structure, StructureSet, Transform
 
@@ -168,16 +169,6 @@ def rigid_row(shape: Shape, carried: Structure, rigid: Pair, start: Float64Array
         "centroid_shift_mm": float(np.linalg.norm(moved.mean(axis=0))),
         "displacement_mean_mm": float(length.mean()), "displacement_max_mm": float(length.max()),
     })  # fmt: skip
-
-
-def rigid_fit(points: Float64Array, moved: Float64Array) -> Float64Array:
-    """Return the rotation and shift (4, 4) that take points (n, 3) nearest to others, by least squares."""
-    middle, there = points.mean(axis=0), moved.mean(axis=0)
-    u, _, v = np.linalg.svd((moved - there).T @ (points - middle))
-    turn = u @ np.diag([1.0, 1.0, np.sign(np.linalg.det(u @ v))]) @ v
-    affine = np.eye(4)
-    affine[:3, :3], affine[:3, 3] = turn, there - turn @ middle
-    return affine
 
 
 FAR = 1000.0

@@ -3,7 +3,8 @@
 What a map leaves between points and their partners is taken for a smooth displacement, a Gaussian process, that is
 observed with the accuracy of the points. Its reach and its size are the likeliest ones: points that agree with their
 neighbours move the tissue between them, others their own place, and points no farther off than their accuracy move
-little. The start, the result of the levels and that of the refinement are drawn to the points in this way.
+little. The start is drawn to the points in this way, and the result, where they move their
+surroundings only: what lies farther away the images have aligned better.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from numpy.typing import NDArray
 
 from regweave import notices
 from regweave.errors import UsageError
-from regweave.registration.structure_start import smooth_displacement
+from regweave.registration.structure_start import smooth_displacement, unfolded
 from regweave.spatial.deformation import compose, determinant, resample
-from regweave.spatial.warp import beyond, inverse_of, to_field, to_voxels, warp_points
+from regweave.spatial.warp import beyond, inverse_of, warp_points
 from regweave.types import Field, Float32Array, Float64Array, ImagePair, Transform
 
 REACHES = (0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.055, 0.04, 0.025)
 """Standard deviations of the kernel that are compared, against the longest side of the grid."""
+NEAR, NEAR_VOXELS = 0.015, 2.5
+"""The one of a result in the same measure, and in voxels at least."""
 SIZES_MM = tuple(np.geomspace(0.05, 50.0, 31).tolist())
 """Sizes of the displacement that are compared."""
-LEAST_VOLUME = 0.1
+LEAST_VOLUME = 0.02
 """A step is weakened until it shrinks no voxel to less than this."""
 PASSES, CLOSE_MM = 8, 0.02
 """Steps at most, and the distance to their goals at which points have arrived."""
@@ -78,7 +81,7 @@ class PointGuides:
         back = inverse_of(pair.initial)
         here = warp_points(fixed[at], Transform(field))
         there = moving[at] @ back[:3, :3].T + back[:3, 3]
-        for k, off in contradicting(here, there - here, accuracy_mm, longest_mm(field)).items():
+        for k, off in contradicting(here, there - here, accuracy_mm, reaches_mm(field)).items():
             used[at[k]] = False
             reasons[int(at[k])] = f"{off:.1f} mm from what the others predict"
         if reasons:
@@ -87,32 +90,34 @@ class PointGuides:
         return cls(fixed[used], moving[used], accuracy_mm), used
 
     def draw(self, transform: Transform) -> Transform:
-        """Return a map from fixed to moving points that takes the points nearer to their partners."""
-        back = inverse_of(transform.affine)
-        field = drawn(transform.interpolated, self.fixed, self.moving @ back[:3, :3].T + back[:3, 3], self.accuracy_mm)
+        """Return a map from fixed to moving points that takes the points, and what is near, to their partners."""
+        field = transform.interpolated
+        near = max(NEAR * longest_mm(field), NEAR_VOXELS * float(field.geometry.spacing_mm.max()))
+        field = self._drawn(field, transform.affine, [near])
         if transform.knots is None:
             return replace(transform, field=field)
         return replace(transform, field=resample(field, transform.field.geometry), knots=field)
 
-    def draw_levels(self, displacement: Float32Array, pair: ImagePair) -> Float32Array:
-        """Return a displacement in voxels of the fixed image that takes the points nearer to their partners."""
-        field = to_field(displacement, pair.fixed.geometry)
-        return to_voxels(self.draw(Transform(field, pair.initial)).field)
-
     def start(self, pair: ImagePair) -> ImagePair:
         """Return a pair whose start is drawn to the points."""
         field = pair.initial_field or Field.zero(pair.fixed.geometry)
-        return replace(pair, initial_field=self.draw(Transform(field, pair.initial)).field)
+        return replace(pair, initial_field=self._drawn(field, pair.initial, reaches_mm(field)))
+
+    def _drawn(self, field: Field, affine: Float64Array, reaches: Sequence[float]) -> Field:
+        back = inverse_of(affine)
+        return drawn(field, self.fixed, self.moving @ back[:3, :3].T + back[:3, 3], self.accuracy_mm, reaches)
 
 
-def contradicting(points: Float64Array, vectors: Float64Array, accuracy_mm: float, longest: float) -> dict[int, float]:
+def contradicting(
+    points: Float64Array, vectors: Float64Array, accuracy_mm: float, reaches: Sequence[float]
+) -> dict[int, float]:
     """Distances of vectors (P, 3) from what the others predict, by the index of the point, where they contradict them.
 
     The worst point is left out, then the rest is compared again.
     """
     kept, found = list(range(len(points))), {}
     while len(kept) >= LEAST_POINTS:
-        off, doubt = _predicted_errors(points[kept], vectors[kept], longest)
+        off, doubt = _predicted_errors(points[kept], vectors[kept], reaches)
         worst = int((off / doubt).argmax())
         least = FAR * float(np.median(off / doubt)) * doubt[worst]
         if off[worst] <= max(least, LEAST_FAR_MM, 3 * accuracy_mm):
@@ -121,13 +126,15 @@ def contradicting(points: Float64Array, vectors: Float64Array, accuracy_mm: floa
     return found
 
 
-def _predicted_errors(points: Float64Array, vectors: Float64Array, longest: float) -> tuple[Float64Array, Float64Array]:
+def _predicted_errors(
+    points: Float64Array, vectors: Float64Array, reaches: Sequence[float]
+) -> tuple[Float64Array, Float64Array]:
     """Distances of vectors from the regression of the others, and the relative doubt of that, where few are near.
 
     The reach is that of the smallest median distance.
     """
     centred, apart, best = vectors - np.median(vectors, axis=0), _apart(points), (np.zeros(0), np.zeros(0))
-    for reach in (share * longest for share in REACHES):
+    for reach in reaches:
         inverse = inverse_of(np.exp(-apart / (2 * reach**2)) + LOOSE * np.eye(len(points)))
         certainty = inverse.diagonal()
         off = np.linalg.norm(inverse @ centred / certainty[:, None], axis=1)
@@ -136,10 +143,12 @@ def _predicted_errors(points: Float64Array, vectors: Float64Array, longest: floa
     return best
 
 
-def drawn(found: Field, points: Float64Array, targets: Float64Array, accuracy_mm: float) -> Field:
+def drawn(
+    found: Field, points: Float64Array, targets: Float64Array, accuracy_mm: float, reaches: Sequence[float]
+) -> Field:
     """Return a field that takes points (P, 3) nearer to targets (P, 3), without folds."""
     here = warp_points(points, Transform(found))
-    reach, size = likeliest(here, targets - here, accuracy_mm, longest_mm(found))
+    reach, size = likeliest(here, targets - here, accuracy_mm, reaches)
     kernel = np.exp(-_apart(here) / (2 * reach**2))
     noise = max((accuracy_mm / size) ** 2, LEAST_NOISE)
     share = np.linalg.solve(kernel + noise * np.eye(len(here)), kernel)
@@ -157,10 +166,17 @@ def longest_mm(field: Field) -> float:
     return float((np.array(field.geometry.shape) * field.geometry.spacing_mm).max())
 
 
-def likeliest(points: Float64Array, vectors: Float64Array, accuracy_mm: float, longest: float) -> tuple[float, float]:
+def reaches_mm(field: Field) -> list[float]:
+    """Reaches that are compared at the start."""
+    return [share * longest_mm(field) for share in REACHES]
+
+
+def likeliest(
+    points: Float64Array, vectors: Float64Array, accuracy_mm: float, reaches: Sequence[float]
+) -> tuple[float, float]:
     """Reach and size, in mm, of the smooth displacement that makes vectors (P, 3) at points (P, 3) likeliest."""
     apart, best = _apart(points), (np.inf, 0.0, 0.0)
-    for reach in (share * longest for share in REACHES):
+    for reach in reaches:
         values, axes = np.linalg.eigh(np.exp(-apart / (2 * reach**2)))
         power = ((axes.T @ vectors) ** 2).sum(axis=1)
         for size in SIZES_MM:
@@ -174,11 +190,11 @@ def _apart(points: Float64Array) -> Float64Array:
 
 
 def _followed(found: Field, step: Float32Array) -> Field:
-    """Let a step follow a field, weakened until it folds nothing that was not folded."""
+    """Let a step follow a field, weakened until neither folds."""
     least = min(LEAST_VOLUME, float(determinant(found).min()))
-    strength = 1.0
+    alone, strength = unfolded(step, found.geometry), 1.0
     while strength > 0.01:
-        out = compose(Field(step * np.float32(strength), found.geometry), found)
+        out = compose(Field(alone.data * np.float32(strength), found.geometry), found)
         if float(determinant(out).min()) >= least:
             return out
         strength *= 0.5

@@ -13,8 +13,9 @@ from scipy import ndimage
 
 from regweave import notices
 from regweave.registration.initial import VOLUME_RATIOS
-from regweave.spatial.deformation import compose
-from regweave.types import Field, Float32Array, Float64Array, Geometry, ImagePair, StructureMaps
+from regweave.spatial.deformation import compose, determinant
+from regweave.spatial.warp import warp_points
+from regweave.types import Field, Float32Array, Float64Array, Geometry, ImagePair, StructureMaps, Transform
 
 SURE = 0.5  # Probability from which on a voxel counts
 LEAST_VOXELS = 8.0  # Voxels, weighed by probability, that a structure must have in both maps
@@ -106,16 +107,9 @@ def composed_displacement(points: Float64Array, targets: Float64Array, geometry:
     found = Field.zero(geometry)
     for share in REACHES:
         step = unfolded(smooth_displacement(points, targets - points, geometry, share * longest), geometry)
-        points = points + _at(step, points)
+        points = warp_points(points, Transform(step))
         found = compose(step, found)
     return found
-
-
-def _at(field: Field, points: Float64Array) -> Float64Array:
-    """Interpolate a field at points (N, 3)."""
-    index = np.linalg.solve(field.geometry.affine[:3, :3], (points - field.geometry.origin_mm).T)
-    found = [ndimage.map_coordinates(c, index, order=1, mode="nearest") for c in field.data]
-    return np.stack(found, axis=-1).astype(np.float64)
 
 
 def smooth_displacement(
@@ -134,14 +128,11 @@ def smooth_displacement(
 
 def unfolded(field: Float32Array, geometry: Geometry) -> Field:
     """Weaken a displacement (3, X, Y, Z) in millimetres until every voxel keeps a part of its volume."""
-    inverse = _inverse(geometry.affine[:3, :3])
-    along = np.einsum("ij,j...->i...", inverse, field)
-    slopes = np.stack([np.stack(np.gradient(component)) for component in along])
     strength = 1.0
     while strength > 0.01:
-        jacobian = np.eye(3) + strength * np.moveaxis(slopes, (0, 1), (-2, -1))
-        if float(np.linalg.det(jacobian).min()) >= LEAST_VOLUME:
-            return Field(field * np.float32(strength), geometry)
+        weaker = Field(field * np.float32(strength), geometry)
+        if float(determinant(weaker).min()) >= LEAST_VOLUME:
+            return weaker
         strength *= WEAKER
     return Field.zero(geometry)
 

@@ -43,6 +43,8 @@ def boilerplate(folder: str | Path) -> str:
     if record.refinement:
         text.append(f", followed by {len(record.refinement)} steps of a continuous refinement")
     text.append(f". Of all voxels {record.regularity['folding_fraction']:.3%} have a Jacobian of 0 or less.")
+    if record.rigid_mm:
+        text.append(f" The transform was made rigid inside {', '.join(record.rigid_mm)}.")
     if record.landmarks is not None and record.landmarks.judging:
         error = record.landmarks.after_mm
         text.append(

@@ -6,6 +6,7 @@ of workers are made from these fields.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -150,6 +151,11 @@ class Job(Method):
         "each axis. A column ``guide`` of a .csv file of fixed points, 1 or 0, names those that guide; others judge.",
         panel="Input", metavar="MM",
     )  # fmt: skip
+    rigid: str | Sequence[str] | None = option(
+        None, "Structures of the moving labels that stay rigid, such as mandible. Each connected piece keeps its "
+        "shape, and the tissue around follows; ``bones`` are those of a CT and of the structures named as bones.",
+        panel="Method", typed=str | None, metavar="NAMES",
+    )  # fmt: skip
     threads: int | None = option(None, "Threads; the result is the same for any number.", panel="Method", metavar="N")
     progress: bool = option(True, "Show a bar on a terminal and in a notebook.", typed=None)
     on_progress: OnProgress | None = option(
@@ -175,7 +181,9 @@ def start_of(job: Method, settings: Settings, model: Model | None) -> Any:
         start = settings.initial if job.init is None else job.init
         require_start(start, model, guided=job.guided_by is not None)
         return start
-    beside = [name for name in ("init", "model", "metrics", "guide_points") if getattr(job, name, None) is not None]
+    beside = [
+        name for name in ("init", "model", "metrics", "guide_points", "rigid") if getattr(job, name, None) is not None
+    ]
     beside += ["guide"] if job.guided_by is not None else []
     if beside:
         message = f"transform {job.transform} and {' and '.join(beside)} are both given"
@@ -265,5 +273,6 @@ def recorded_call(record: str | Path, **files: Any) -> dict[str, Any]:
         "guide": run.call.guide,
         "guide_only": run.call.guide_only,
         "guide_anyway": run.call.guide_anyway,
+        "rigid": run.call.rigid,
         "device": run.device,
     }

@@ -101,6 +101,7 @@ class Call(RecordPart):
 
     metrics: dict[str, Number] | None = None
     predict_classes: StrictBool = False
+    rigid: tuple[Text, ...] | None = Field(default=None, exclude_if=lambda given: given is None)
     guide_points: Number | None = Field(default=None, exclude_if=lambda given: given is None)
     transform: Literal["rigid", "affine", "deformable"] = Field(
         default="deformable", exclude_if=lambda given: given == "deformable"

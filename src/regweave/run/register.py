@@ -44,6 +44,7 @@ from regweave.run.record import (
 )
 from regweave.run.resolve import ClassesFrom, Recipe, doubt_volumes, with_stated
 from regweave.run.result import Result
+from regweave.run.rigid import names_of, rigid_parts, stiffened
 from regweave.run.start import point_guides, require_accuracy, start_pair, used_start
 from regweave.spatial.deformation import determinant
 from regweave.spatial.intensity import inside
@@ -87,6 +88,7 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
         if landmarks is not None and job.guide_points is not None:
             guides, landmarks = point_guides(landmarks, job.fixed_points, job.guide_points, ready.pair)
             ready = replace(ready, seen=guides.start(ready.seen), data=with_points(ready.data, job, landmarks))
+        parts = None if job.rigid is None else rigid_parts(names_of(job.rigid), ready.data.moving)
         recipe, kernels = ready.recipe, ready.device.fields
         grids = ready.pair.fixed.geometry, ready.pair.moving.geometry
         if not ready.is_linear:
@@ -97,15 +99,13 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
         with report.stage("levels"):
             aligned = align_levels(ready, no_cache, nodes if keep_view else report.level)
         with report.stage("refine"):
-            if guides is not None:
-                drawn = guides.draw_levels(aligned.displacement, ready.pair)
-                aligned = replace(aligned, displacement=drawn)
             refined, steps = refine_field(ready, aligned, report.refine), aligned.steps
             del aligned  # large fields fit into memory a few times only
         with report.stage("outputs"):
             pair = as_stored(ready.pair, ready.data)
             transform, descent = transform_of(ready, refined), refined.steps
             transform = transform if guides is None else guides.draw(transform)
+            transform, bent = (transform, {}) if parts is None else stiffened(transform, parts)
             del refined, ready
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving), kernels=kernels)
             labels = pair.moving_labels
@@ -126,7 +126,7 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
         steps=tuple(steps), refinement=tuple(descent), regularity=numbers,
         inverse_consistency_mm=consistency_mm, inverse_error=inverse_error, likeness=likeness,
         seconds=dict(report.seconds), peak_memory_mb=peak_memory_mb(), warnings=tuple(warned),
-        weights=recipe.weights, rules=rules, provenance=provenance,
+        weights=recipe.weights, rules=rules, rigid_mm=bent, provenance=provenance,
     )  # fmt: skip
     return result if landmarks is None else result.with_landmarks(landmarks)
 
@@ -293,6 +293,7 @@ def provenance_of(ready: Prepared, model: Any, threads: int) -> Provenance:
             guide=job.guided_by or job.guided_by is not None,
             guide_only=job.guide_only,
             guide_anyway=job.guide_anyway,
+            rigid=None if job.rigid is None else names_of(job.rigid),
             reading=job.reading,
         ),
         device=ready.device.name,

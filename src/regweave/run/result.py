@@ -102,6 +102,8 @@ class Result(RecordPart):
         Weights of the members by class.
     landmarks : LandmarkScore, optional
         Target registration errors, if landmarks were given.
+    rigid_mm : mapping
+        Structures that were kept rigid, and how far from rigid they were found: root mean square.
     clinic : ClinicSection, optional
         Quality assurance of contours that were propagated with it.
     rules : Rules
@@ -124,6 +126,7 @@ class Result(RecordPart):
     warnings: tuple[Text, ...]
     weights: Annotated[InstanceOf[WeightTable], BeforeValidator(_weights), PlainSerializer(WeightTable.to_json)]
     landmarks: LandmarkScore | None = None
+    rigid_mm: dict[str, Number] = Field(default_factory=dict, exclude_if=lambda found: not found)
     clinic: ClinicSection | None = None
     rules: Rules = Field(default_factory=default_rules)
     provenance: Provenance

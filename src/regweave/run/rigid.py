@@ -20,7 +20,7 @@ from regweave.types import Image, IntArray, LabelMap, Transform
 BONES = "bones"
 BONE_HU = 250.0
 BONE_NAMES = re.compile(
-    r"mandib|jaw|vertebra|spine|skull|crani|sacrum|coccyx|rib|stern|scapul|clavic|humer|radius|ulna|pelvis|hip|ilium|femu"
+    r"mandib|jaw|vertebra|spine|skull|crani|sacrum|coccyx|rib|stern|scapul|clavic|humerus|radius|ulna|pelvis|hip|ilium|femu"
     r"|femor|patell|tibia|fibula|bone"
 )
 NO_BONES = re.compile(r"cord|canal|muscle|ptv|ctv|gtv|fibular?nerve|stria|tribut")

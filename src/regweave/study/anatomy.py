@@ -122,7 +122,8 @@ def _skull_and_brain(q: Float64Array, skull: Float64Array) -> Iterator[Layer]:
         yield Layer(_ball(q, (side * 20, -48, 2), (11.0, 15.0, 13.0)), -950.0)
         yield Layer(_ball(q, (side * 50, 18, 10), (15.0, 15.0, 12.0)), 520.0, 160.0)
     stem = [(0, 14, 26), (0, 19, 10), (0, 27, -8)]
-    yield Layer(_rod(q, stem, np.array([13.0, 14.0, 10.0])), 44.0, 5.0, 2)
+    yield Layer(_rod(q, stem, np.array([17.0, 18.0, 13.0])), 0.0, 4.0, None)
+    yield Layer(_rod(q, stem, np.array([13.0, 14.0, 10.0])), 62.0, 10.0, 2)
 
 
 def _spine(q: Float64Array) -> Iterator[Layer]:

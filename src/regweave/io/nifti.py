@@ -54,25 +54,8 @@ QUATERNION_SLACK = 1e-4  # Rounding of a quaternion in single precision, with ro
 SAME_SIZE = 0.01  # Relative difference of voxel sizes in pixdim and sform that rounding explains
 
 
-@dataclass(frozen=True)
-class Frames:
-    """The two matrices of a header, in NIfTI's RAS millimetres, None where the code is 0.
-
-    ``distance_mm`` and ``distance_voxels`` are the largest distance of equal corners where there are two matrices;
-    ``agree`` is whether that is small enough.
-    """
-
-    qform_code: int
-    sform_code: int
-    qform: Float64Array | None
-    sform: Float64Array | None
-    distance_mm: float = 0.0
-    distance_voxels: float = 0.0
-    agree: bool = True
-
-
-def read_frames(header: Any, shape: tuple[int, int, int], subject: str) -> Frames:
-    """Read both matrices of a NIfTI header and compare them at the corners of the grid."""
+def _matrices(header: Any, subject: str) -> tuple[Float64Array | None, Float64Array | None]:
+    """Return qform and sform of a header in NIfTI's RAS millimetres, None where the code is 0."""
     q_code, s_code = int(header["qform_code"]), int(header["sform_code"])
     if not (0 <= q_code <= MAX_CODE and 0 <= s_code <= MAX_CODE):
         raise damaged(subject, f"qform_code {q_code} and sform_code {s_code}, allowed are 0 to {MAX_CODE}")
@@ -80,20 +63,37 @@ def read_frames(header: Any, shape: tuple[int, int, int], subject: str) -> Frame
         _require_rotation(header, subject)
     unit = _unit_mm(header, subject)
     scale = np.diag([unit, unit, unit, 1.0])
-    qform = scale @ _qform(header) if q_code > 0 else None
     rows = [header["srow_x"], header["srow_y"], header["srow_z"], [0, 0, 0, 1]]
     sform = scale @ np.asarray(rows, dtype=np.float64) if s_code > 0 else None
+    return scale @ _qform(header) if q_code > 0 else None, sform
+
+
+def _distance_mm(qform: Float64Array | None, sform: Float64Array | None, shape: tuple[int, int, int]) -> float:
+    """Return the largest distance of equal corners by two matrices, 0 for a single one."""
     if qform is None or sform is None:
-        return Frames(q_code, s_code, qform, sform)
+        return 0.0
     apart = Geometry(shape, qform).corners_mm() - Geometry(shape, sform).corners_mm()
-    distance = float(np.linalg.norm(apart, axis=1).max())
-    voxel = float(np.linalg.norm(sform[:3, :3], axis=0).min())
+    return float(np.linalg.norm(apart, axis=1).max())
+
+
+def _require_agreement(
+    header: Any, qform: Float64Array, sform: Float64Array, shape: tuple[int, int, int], subject: str
+) -> None:
+    """Raise E110 where two matrices disagree."""
+    distance, voxel = _distance_mm(qform, sform, shape), float(np.linalg.norm(sform[:3, :3], axis=0).min())
     extent = np.linalg.norm(Geometry(shape, qform).corners_mm()[-1] - qform[:3, 3])
     half_turn = sum(float(header[f"quatern_{axis}"]) ** 2 for axis in "bcd") > 1.0 - 1e-6
     slack = HALF_TURN_RAD * float(extent) if half_turn else 0.0
     origin = float(np.linalg.norm(qform[:3, 3] - sform[:3, 3]))
-    agree = distance <= AGREEMENT_VOXELS * voxel + slack and origin <= AGREEMENT_VOXELS * voxel
-    return Frames(q_code, s_code, qform, sform, distance, distance / voxel if voxel > 0 else np.inf, agree)
+    if distance <= AGREEMENT_VOXELS * voxel + slack and origin <= AGREEMENT_VOXELS * voxel:
+        return
+    message = (
+        f"{subject} is in two places: qform and sform differ by up to {distance:.4g} mm "
+        f"({distance / voxel if voxel > 0 else np.inf:.4g} voxels, allowed {AGREEMENT_VOXELS}) at the corners\n"
+        f"  qform (code {int(header['qform_code'])}, RAS): {qform[:3].tolist()}\n"
+        f"  sform (code {int(header['sform_code'])}, RAS): {sform[:3].tolist()}"
+    )
+    raise RegweaveError("E110", message, "choose one with --nifti-frame sform or qform")
 
 
 def _unit_mm(header: Any, subject: str) -> float:
@@ -141,34 +141,15 @@ def _qform(header: Any) -> Float64Array:
     return matrix
 
 
-def clash_error(frames: Frames, subject: str) -> RegweaveError | None:
-    """Return the E110 error of a header whose two matrices disagree, None where they agree."""
-    if frames.agree:
-        return None
-    assert frames.qform is not None
-    assert frames.sform is not None
-    message = (
-        f"{subject} is in two places: qform and sform differ by up to {frames.distance_mm:.4g} mm "
-        f"({frames.distance_voxels:.4g} voxels, allowed {AGREEMENT_VOXELS}) at the corners\n"
-        f"  qform (code {frames.qform_code}, RAS): {frames.qform[:3].tolist()}\n"
-        f"  sform (code {frames.sform_code}, RAS): {frames.sform[:3].tolist()}"
-    )
-    return RegweaveError("E110", message, "choose one with --nifti-frame sform or qform")
-
-
 def nifti_affine(header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiFrame = "auto") -> Float64Array:
     """Return the index → LPS affine of a NIfTI header by the rule of this module."""
-    frames = read_frames(header, shape, subject)
-    if frame == "auto":
-        error = clash_error(frames, subject)
-        if error is not None:
-            raise error
-        chosen = frames.sform if frames.sform is not None else frames.qform
-    else:
-        chosen = {"sform": frames.sform, "qform": frames.qform}[frame]
-        if chosen is None and frames.qform_code + frames.sform_code > 0:
-            message = f"{subject} has no {frame}: its code is 0"
-            raise RegweaveError("E110", message, "leave nifti_frame out, or name the other matrix")
+    qform, sform = _matrices(header, subject)
+    if frame == "auto" and qform is not None and sform is not None:
+        _require_agreement(header, qform, sform, shape, subject)
+    chosen = qform if frame == "qform" or (frame == "auto" and sform is None) else sform
+    if chosen is None and not (qform is None and sform is None):
+        message = f"{subject} has no {frame}: its code is 0"
+        raise RegweaveError("E110", message, "leave nifti_frame out, or name the other matrix")
     if chosen is not None:
         return ras_to_lps(chosen)
     unit = _unit_mm(header, subject)
@@ -351,15 +332,12 @@ def read_nifti(path: Path, frame: NiftiFrame = "auto") -> Stored:
     head = read_header(path)
     geometry = place(head.header, head.shape, head.dtype, head.subject, frame)
     voxels = head.read_voxels().reshape(geometry.shape, order="F")
-    frames = read_frames(head.header, geometry.shape, head.subject)
     codes = {
         "version": 1 if int(head.header["sizeof_hdr"]) == 348 else 2,
-        "qform_code": frames.qform_code,
-        "sform_code": frames.sform_code,
-        "q_s_distance_mm": frames.distance_mm,
-        "scl_slope": head.scaling[0],
-        "scl_inter": head.scaling[1],
-    }
+        "qform_code": int(head.header["qform_code"]), "sform_code": int(head.header["sform_code"]),
+        "q_s_distance_mm": _distance_mm(*_matrices(head.header, head.subject), geometry.shape),
+        "scl_slope": head.scaling[0], "scl_inter": head.scaling[1],
+    }  # fmt: skip
     return Stored(voxels, geometry, head.subject, head.scaling, {"nifti": codes})
 
 
@@ -372,6 +350,11 @@ def place(
         message = f"{subject} is a displacement field, needed is an image"
         raise RegweaveError("E103", message, "pass it as a transform")
     grid = volume_shape(shape, subject)
-    geometry = make_geometry(grid, nifti_affine(header, grid, subject, frame), subject)
+    return placed(header, grid, subject, frame)
+
+
+def placed(header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiFrame = "auto") -> Geometry:
+    """Return the grid of a header; its matrix and its voxel sizes must agree."""
+    geometry = make_geometry(shape, nifti_affine(header, shape, subject, frame), subject)
     require_voxel_size(header, geometry, subject, frame)
     return geometry

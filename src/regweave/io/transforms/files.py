@@ -24,7 +24,6 @@ from regweave.io.disk.files import damaged, require_file, suffix_of
 from regweave.io.disk.outputs import atomic_path
 from regweave.io.geometry import make_geometry, same_grid
 from regweave.io.libraries import sitk
-from regweave.io.nifti import nifti_affine, require_voxel_size
 from regweave.io.transforms import itk
 from regweave.io.transforms.ends import KEY, ends_of, from_line, notes_of, to_line
 from regweave.io.transforms.itk import COMPOSITE, FIELD, NOTE, TEXT_HEAD, Part
@@ -233,8 +232,7 @@ def _nifti_field(head: nifti.NiftiHeader) -> Field:
         reason = "NiftyReg wrote it, whose fields may hold positions"
         raise _refuse(subject, reason, "convert it first: reg_transform -disp, then to ITK's LPS")
     grid = (shape[0], shape[1], shape[2])
-    geometry = make_geometry(grid, nifti_affine(head.header, grid, subject), subject)
-    require_voxel_size(head.header, geometry, subject, "auto")
+    geometry = nifti.placed(head.header, grid, subject)
     slope, inter = head.scaling
     vectors = (head.read_voxels()[:, :, :, 0, :].astype(np.float64) * slope + inter) * SIGNS[intent]
     return Field(itk.component_first(vectors.transpose(2, 1, 0, 3), subject), geometry)

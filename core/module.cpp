@@ -14,6 +14,7 @@ void register_cost_volume(nb::module_&);
 void register_deformation(nb::module_&);
 void register_descent(nb::module_&);
 void register_filters(nb::module_&);
+void register_fusion(nb::module_&);
 void register_hold_back(nb::module_&);
 void register_inference(nb::module_&);
 void register_intensity(nb::module_&);
@@ -42,6 +43,7 @@ NB_MODULE(REGWEAVE_MODULE, m) {
     register_deformation(m);
     register_descent(m);
     register_filters(m);
+    register_fusion(m);
     register_hold_back(m);
     register_inference(m);
     register_intensity(m);

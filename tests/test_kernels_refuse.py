@@ -35,6 +35,13 @@ def line(*values: float) -> np.ndarray:
     return offsets(*(values or (-1.0, 0.0, 1.0)))
 
 
+def fusion_call() -> dict[str, Any]:
+    labels = np.zeros((2, 9, 9, 9), dtype=np.int32)
+    labels[1, 3:6] = 1
+    arrays = {"target": f32(9, 9, 9), "images": f32(2, 9, 9, 9), "labels": labels, "decide": labels[1].astype(np.uint8)}
+    return {**arrays, "classes": 2, "patch": 1, "reach": 1, "alpha": 0.1, "beta": 2.0}
+
+
 def volume_call() -> dict[str, Any]:
     d = line(-0.5, 0.0, 0.5)
     box = {"sx": starts(0, 4), "sy": starts(1), "sz": starts(0, 2, 4), "size": (4, 4, 4)}
@@ -64,6 +71,7 @@ MAPS = ("place", "there", "to_voxel", "back")
 LATTICE = {"origin": (0.0, 0.0, 0.0), "spacing": (2.0, 2.0, 2.0)}
 
 GOOD: dict[str, Callable[[], dict[str, Any]]] = {
+    "joint_fusion": fusion_call,
     **dict.fromkeys(VOLUMES, volume_call),
     "ncc_volume": lambda: {**volume_call(), "floor": 1e-4, "squared": False},
     "mi_volume": lambda: {**volume_call(), "bins": 8},
@@ -377,6 +385,14 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "stiff_diffusion_force": [
         *({"u": v, "force": v.copy()} for v in on_grid(*EMPTY)), {"force": f32(3, 4, 5, 7)}, {"u": f32(2, 4, 5, 6)},
         {"factor": [[NAN] * 3] * 3}, {"stiffness": f32(4, 5, 7)},
+    ],
+    "joint_fusion": [
+        *({"target": f32(*shape)} for shape in (*EMPTY, (9, 9, 8))), {"images": f32(0, 9, 9, 9)},
+        {"images": f32(3, 9, 9, 9)}, {"labels": np.full((2, 9, 9, 9), 2, dtype=np.int32)},
+        {"labels": np.full((2, 9, 9, 9), -1, dtype=np.int32)}, {"decide": np.ones((9, 9, 8), dtype=np.uint8)},
+        *({"classes": v} for v in (0, 1, 2**31 - 1)), *({"patch": v} for v in (0, 2, 2**31 - 1)),
+        *({"reach": v} for v in (-1, 3, 2**31 - 1)), *({"alpha": v} for v in (0.0, NAN, INF)),
+        *({"beta": v} for v in (-1.0, NAN, INF)),
     ],
     "self_similarity": [
         *({"image": v} for v in on_grid(*EMPTY, field=False)), {"pairs": np.ones((0, 2, 3), dtype=np.int32)},

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from regweave.config.settings import Settings
     from regweave.errors import RegweaveError, RegweaveWarning
     from regweave.io.time_series import TimeSeries
+    from regweave.jobs.atlas import build_atlas, evaluate_atlas, segment
     from regweave.jobs.batch import batch
     from regweave.jobs.regions import measure
     from regweave.model.model import Model, models
@@ -45,7 +46,9 @@ __all__ = [
     "WeightTable",
     "__version__",
     "batch",
+    "build_atlas",
     "evaluate",
+    "evaluate_atlas",
     "examples",
     "load",
     "measure",
@@ -55,6 +58,7 @@ __all__ = [
     "propagate_contours",
     "realign",
     "register",
+    "segment",
     "train",
     "warp",
     "warp_labels",
@@ -78,7 +82,9 @@ _HOMES = {
     "Volume": "types",
     "WeightTable": "types",
     "batch": "jobs.batch",
+    "build_atlas": "jobs.atlas",
     "evaluate": "study.evaluate",
+    "evaluate_atlas": "jobs.atlas",
     "examples": "study",
     "load": "run.result",
     "measure": "jobs.regions",
@@ -88,6 +94,7 @@ _HOMES = {
     "propagate_contours": "clinic.propagate",
     "realign": "run.realign",
     "register": "run.register",
+    "segment": "jobs.atlas",
     "train": "training.run",
     "warp": "run.warp",
     "warp_labels": "run.warp",

@@ -6,7 +6,7 @@ import numpy as np
 import shapely
 
 from regweave.clinic.commission import make_scan
-from regweave.contours.labels import draw_labels, label_values
+from regweave.contours.labels import contour_labels, draw_labels, label_values
 from regweave.types import Structure
 
 UNEVEN = np.array([-30.0, -27.0, -26.0, -22.0, -19.0, -16.0, -13.0, -10.0, -7.0, -4.0])
@@ -55,3 +55,14 @@ def test_the_smaller_of_two_is_seen_whatever_their_order():
     np.testing.assert_array_equal(one, other)
     assert (one == 77).sum() > 0
     assert (one == large.number).sum() > (one == 77).sum()
+
+
+def test_outlines_of_labels_draw_the_same_labels():
+    scan = make_scan(lambda p: p, shift_mm=(0.0, 0.0, 0.0), along_mm=np.arange(-30.0, 0.0, 3.0), name="PLAN", seed=0)
+    drawn = [one for one in scan.structures.structures if one.contours]
+    labels = draw_labels(drawn, scan.series, label_values(drawn))
+    again = contour_labels(labels, scan.series)
+    assert [one.name for one in again] == [labels.name(v) for v in labels.values()]
+    for one, value in zip(again, labels.values(), strict=True):
+        found = draw_labels([one], scan.series, {one.number: 1}).data > 0
+        np.testing.assert_array_equal(found, labels.data == value)

@@ -189,6 +189,17 @@ def gaussian(
 ) -> NDArray[numpy.float32]: ...
 def gradient_magnitude(image: NDArray[numpy.float32]) -> NDArray[numpy.float32]: ...
 def gradient_direction(image: NDArray[numpy.float32], edge: float) -> NDArray[numpy.float32]: ...
+def joint_fusion(
+    target: NDArray[numpy.float32],
+    images: NDArray[numpy.float32],
+    labels: NDArray[numpy.int32],
+    decide: NDArray[numpy.uint8],
+    classes: int,
+    patch: int,
+    reach: int,
+    alpha: float,
+    beta: float,
+) -> tuple[NDArray[numpy.int32], NDArray[numpy.float32]]: ...
 def hold_back(
     u: NDArray[numpy.float32],
     update: NDArray[numpy.float32],

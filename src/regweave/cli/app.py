@@ -55,6 +55,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "plan": ("register", "Register", "Forecast memory and time of a registration."),
     "contours": ("clinic", "Clinic", "Bring contours of a planning CT onto a later one."),
     "clinic": ("clinic", "Clinic", "Check reviews of contours, or test contours on phantoms."),
+    "atlas": ("atlas", "Studies", "Build a folder of atlases, or evaluate it."),
+    "segment": ("studies", "Studies", "Segment images by fused labels of atlases."),
     "series": ("studies", "Studies", "Bring the volumes of a 4-D image to their mean."),
     "measure": ("studies", "Studies", "Measure structures, and an image in each of them."),
     "report": ("report", "Look", "Make the page of a result again."),

@@ -2,20 +2,41 @@
 
 import csv
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Annotated, Any, Literal
 
 import typer
 
 from regweave.cli.app import command_line, examples
-from regweave.cli.options import JsonOption, LabelNamesOption, OverwriteOption, input_option, method_option
-from regweave.io import atomic_path, prepare_output, require_absent, write_image
+from regweave.cli.options import (
+    JsonOption,
+    LabelNamesOption,
+    OverwriteOption,
+    QuietOption,
+    from_fields,
+    input_option,
+    method_option,
+)  # fmt: skip
+from regweave.contours.labels import contour_labels
+from regweave.errors import EXIT_SOME_FAILED, RegweaveError, UsageError
+from regweave.io import atomic_path, prepare_output, read_image, read_labels, require_absent, write_image, write_labels
+from regweave.io.dicom.rtstruct import write_rtstruct
+from regweave.io.dicom.series import read_series
+from regweave.io.disk.files import stem_of, suffix_of
+from regweave.io.images import FORMAT_OF
 from regweave.io.time_series import write_time_series
-from regweave.io.transforms.files import write_linear
+from regweave.io.transforms.files import DICOM_SUFFIXES, write_linear
+from regweave.jobs.atlas import SegmentJob
+from regweave.jobs.atlas import segment as run_segment
 from regweave.jobs.regions import measure as run_measure
+from regweave.progress import BatchBar
 from regweave.run.realign import realign
+from regweave.types import StructureSet
 
 app = command_line()
 
@@ -59,6 +80,74 @@ def measure(
         write_tsv(sys.stdout, rows)
     else:
         print(f"wrote {output}: {len(rows)} structures")
+
+
+@app.command(
+    epilog=examples(
+        "regweave segment t1.nii.gz --atlas ATLAS -o labels.nii.gz",
+        "regweave segment CT --atlas ATLAS -o rtstruct.dcm --fusion vote",
+        "regweave segment list.csv --atlas ATLAS -o segmentations --resume",
+    )
+)
+@from_fields
+def segment(
+    job: SegmentJob, *, overwrite: OverwriteOption = False, as_json: JsonOption = False, quiet: QuietOption = False
+) -> None:
+    """Segment images by fused labels of the atlases that are most like them.
+
+    OUTPUT is a folder, with a folder for each image; or for one image a label
+    map, with its agreement, posterior and table beside it; or for a DICOM
+    series an RT structure set (.dcm). Estimated Dice is by reverse
+    classification. Exit status 1 if some images ended with errors.
+    """
+    output, single = Path(job.output), Path(str(job.images)).suffix.lower() != ".csv"
+    kind = suffix_of(output)
+    with BatchBar(lines=True, shown=not quiet) as bar:
+        job = replace(job, on_progress=bar)
+        if not kind:
+            rows = run_segment(**vars(job))
+        elif not single or job.resume:
+            message = f"'{output}' is one file; a list and --resume need a folder"
+            raise UsageError("E192", message, "name a folder with -o")
+        else:
+            rows = _one_file(job, output, overwrite=overwrite)
+    failed = {row["id"]: row["error"] for row in rows if "error" in row}
+    for name, text in failed.items():
+        print(f"failed {name}: {text}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
+    elif not quiet:
+        write_tsv(sys.stdout, [row for row in rows if "error" not in row])
+    if failed:
+        raise typer.Exit(EXIT_SOME_FAILED)
+
+
+def _one_file(job: SegmentJob, output: Path, *, overwrite: bool) -> list[dict[str, Any]]:
+    """Segment one image into a temporary folder, and write the file that is asked for."""
+    as_set = suffix_of(output) in DICOM_SUFFIXES
+    if not as_set and suffix_of(output) not in FORMAT_OF:
+        message = f"'{output}' has a suffix that is no format of label maps or structure sets"
+        raise UsageError("E152", message, f"use {', '.join(FORMAT_OF)} or .dcm, or name a folder")
+    claim = require_absent(output, overwrite=overwrite)
+    series = read_series(Path(str(job.images))) if as_set else None
+    with TemporaryDirectory(prefix="regweave-") as folder:
+        rows = run_segment(**{**vars(job), "output": Path(folder) / "work"})
+        if "error" in rows[0]:
+            code, _, text = rows[0]["error"].partition(": ")
+            raise RegweaveError(code, text, "nothing was written")
+        done = Path(folder) / "work" / "image"
+        labels = read_labels(done / "labels.nii.gz")
+        with claim.writing():
+            if series is None:
+                write_labels(output, labels)
+            else:
+                drawn = StructureSet(contour_labels(labels, series), "atlas", series.frame_uid, series.identity)
+                write_rtstruct(output, drawn, series, source=drawn)
+        if series is None:
+            for name in ("agreement", "posterior"):
+                write_image(output.with_name(f"{stem_of(output)}.{name}.nii.gz"), read_image(done / f"{name}.nii.gz"))
+            shutil.copyfile(done / "labels.tsv", output.with_name(f"{stem_of(output)}.tsv"))
+    return rows
 
 
 @app.command(epilog=examples("regweave series bold.nii.gz -o realigned"))

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.contours.regions import even_odd
+from regweave.contours.regions import even_odd, outlines
 from regweave.io.dicom.series import Series
 from regweave.spatial.warp import inverse_of
-from regweave.types import Float64Array, Geometry, LabelMap, Structure
+from regweave.types import Contour, Float64Array, Geometry, LabelMap, Structure
 
 MOST = 65535  # Largest label that is written
 
@@ -78,3 +78,24 @@ def _slice_of_planes(series: Series) -> NDArray[np.intp]:
     along = geometry.points(index) @ series.grid.normal
     true = np.array([one.along_mm for one in series.slices])
     return np.asarray(np.abs(along[:, None] - true[None]).argmin(axis=1))
+
+
+def contour_labels(labels: LabelMap, series: Series) -> tuple[Structure, ...]:
+    """Return outlines of labels on the slices of the series on whose grid they lie, half way between voxels."""
+    grid, back = series.grid, inverse_of(labels.geometry.affine)
+    x, y, z = labels.geometry.shape
+    u, v = (np.arange(-1.0, n + 1) * np.float64(spacing) for n, spacing in zip((x, y), grid.spacing_mm, strict=True))
+    found = []
+    for number, value in enumerate(labels.values(), start=1):
+        mask = np.pad((labels.data == value).astype(np.float64), ((1, 1), (1, 1), (0, 0)))
+        contours = []
+        for k, one in enumerate(series.slices):
+            place = float(np.clip((back[:3, :3] @ one.position_mm + back[:3, 3])[2], 0, z - 1))
+            below = min(int(place), max(z - 2, 0))
+            share = mask[:, :, below] + (place - below) * (mask[:, :, min(below + 1, z - 1)] - mask[:, :, below])
+            contours += [
+                Contour(one.position_mm + np.outer(ring[:, 0], grid.row) + np.outer(ring[:, 1], grid.column), image=k)
+                for ring in (outlines(0.5 - share.T, u, v) if share.any() else [])
+            ]
+        found.append(Structure(number, labels.name(value), "ORGAN", contours=tuple(contours)))
+    return tuple(found)

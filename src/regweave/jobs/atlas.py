@@ -1,0 +1,552 @@
+"""Atlases: images with labels whose warped labels are joined to the segmentation of another image.
+
+A folder holds a working copy of every atlas and one numbering of all structures. A segmentation chooses the atlases
+that look most like the image where the structures lie, registers them as a batch, and fuses their labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from pydantic import Field, model_validator
+from scipy import ndimage, stats
+
+from regweave import notices
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import (
+    check_same_grid,
+    image_sha256,
+    owned_path,
+    prepare_output,
+    read_image,
+    read_labels,
+    read_transform,
+    sha256,
+    write_image,
+    write_labels,
+)
+from regweave.io.disk.files import is_file
+from regweave.io.disk.outputs import working_folder
+from regweave.io.disk.records import Number, RecordPart, SafeName, Text, read_record, record_text, write_record
+from regweave.io.labels import in_numbering, join_names
+from regweave.io.transforms.files import write_linear
+from regweave.jobs.batch import STORE, batch
+from regweave.jobs.store import Outcome, run_tasks, worker_count
+from regweave.jobs.table import Table, TableColumns, read_table
+from regweave.measures.overlap import dice
+from regweave.measures.regions import region_table
+from regweave.measures.statistics import patients_of
+from regweave.options import called, described, option
+from regweave.progress import OnBatchProgress
+from regweave.registration.initial import initial_affine
+from regweave.run.fusion import Fusion, fuse
+from regweave.run.images import FILES
+from regweave.run.read import Reading
+from regweave.spatial.warp import warp_image, warp_labels
+from regweave.types import Field as Displacement
+from regweave.types import Float32Array, LabelMap, Transform, Volume
+
+MANIFEST = TableColumns(
+    ("id", "image", "labels"), ("group",), ("image", "labels"), "each line names an image and its labels"
+)
+IMAGES = TableColumns(("id", "image"), (), ("image",), "each line names an image")
+RECORD, EVALUATION, IMAGE, LABELS = "atlas.json", "evaluation.json", "image.nii.gz", "labels.nii.gz"
+REGISTRATIONS, STARTS = "registrations", "starts"
+RESERVED = (STORE, REGISTRATIONS, STARTS, RECORD, EVALUATION)
+BINS = 32  # Of the joint histogram by which images are compared
+MARGIN_MM = 10.0  # Around the structures
+LEAST_LOSS = 0.001  # Mean Dice by which an atlas must lower the others to be named
+
+
+class AtlasRow(RecordPart):
+    """One atlas, and the patients that it shows."""
+
+    id: SafeName
+    group: Text
+
+
+class Atlas(RecordPart):
+    """Images with labels in one numbering, ``atlas.json`` of their folder."""
+
+    format: Literal["regweave-atlas"] = "regweave-atlas"
+    modality: Literal["ct", "mr"]
+    names: dict[int, Text]
+    rows: tuple[AtlasRow, ...]
+    folder: Path = Field(default=Path(), exclude=True)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if len({row.id for row in self.rows}) < len(self.rows) or len(self.rows) < 2:
+            raise ValueError("two or more atlases of different names are needed")
+        return self
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Atlas:
+        """Open a folder that `build_atlas` wrote; E101, E102 or E178 where it is none or is damaged."""
+        found = read_record(cls, Path(folder) / RECORD)
+        return found.model_copy(update={"folder": Path(folder).absolute()})
+
+    def image(self, name: str) -> Path:
+        """Return the file of an image."""
+        return self.folder / name / IMAGE
+
+    def labels(self, name: str) -> LabelMap:
+        """Read labels, with their names."""
+        return replace(read_labels(self.folder / name / LABELS, names_path=self.names or None), names=self.names)
+
+
+class Calibration(RecordPart):
+    """Line from the estimate of a Dice to the Dice that was measured, by leave-one-out."""
+
+    slope: Number
+    intercept: Number
+    rho: Number
+
+
+def build_atlas(
+    manifest: Table,
+    output: str | Path,
+    *,
+    label_names: str | Path | Mapping[int, str] | None = None,
+    overwrite: bool = False,
+) -> Atlas:
+    """Build a folder of atlases from images with labels.
+
+    Parameters
+    ----------
+    manifest : path or rows
+        List with the columns ``id``, ``image``, ``labels`` and if wanted ``group``, the patient.
+    output : path
+        New folder.
+    label_names : path or mapping, optional
+        Names of the labels of all maps; by default a file beside each map.
+    overwrite : bool
+        Replace an earlier folder of atlases.
+
+    Returns
+    -------
+    Atlas
+
+    Raises
+    ------
+    RegweaveError
+        E132 for the list, E101 for files, E112 where labels lie on another grid, E131 for empty labels, E136 where the
+        maps have no structure in common, E172 where some images are CT and others are not.
+    """
+    listed = read_table(manifest, MANIFEST)
+    taken = [row["id"] for row in listed.rows if row["id"].lower() in RESERVED]
+    if len(listed.rows) < 2 or taken:
+        what = f"the id {taken[0]!r} is the name of an output" if taken else "it has one atlas, two or more are needed"
+        raise RegweaveError("E132", f"{listed.name} is not a usable list of atlases: {what}", "change the list")
+    reading = Reading(label_names=label_names)
+    names = join_names(reading.names_beside(row["labels"]) for row in listed.rows)
+    kinds: dict[str, str] = {}
+    values: dict[str, set[int]] = {}
+    with prepare_output(output, overwrite=overwrite) as folder:
+        for row in listed.rows:
+            image, labels = reading.image(row["image"]), read_labels(row["labels"], names_path=reading.label_names)
+            labels = replace(labels, geometry=check_same_grid(image.geometry, labels.geometry, row["labels"]))
+            labels = in_numbering(labels, names, f"'{row['labels']}'", "the other atlases")
+            kinds[row["id"]] = "ct" if image.modality == "ct" else "mr"
+            values[row["id"]] = set(labels.values())
+            if not values[row["id"]]:
+                raise RegweaveError("E131", f"'{row['labels']}' holds no label", "draw the structures, or leave it out")
+            names |= {v: name for v, name in labels.names.items() if v not in names}
+            (folder / row["id"]).mkdir()
+            write_image(folder / row["id"] / IMAGE, image)
+            write_labels(folder / row["id"] / LABELS, labels)
+        _require_alike(kinds, values)
+        rows = tuple(AtlasRow(id=row["id"], group=row.get("group", row["id"])) for row in listed.rows)
+        kept = {v: names.get(v, str(v)) for v in sorted(set().union(*values.values()))}
+        found = Atlas.model_validate({"modality": next(iter(kinds.values())), "names": kept, "rows": rows})
+        write_record(folder / RECORD, found.content())
+    return found.model_copy(update={"folder": Path(output).absolute()})
+
+
+def _require_alike(kinds: Mapping[str, str], values: Mapping[str, set[int]]) -> None:
+    """Raise E172 for images of two kinds, E136 for maps without a common structure."""
+    if len(set(kinds.values())) > 1:
+        fewer = min(("ct", "mr"), key=list(kinds.values()).count)
+        named = ", ".join(name for name, kind in kinds.items() if kind == fewer)
+        words = {"ct": "CT and the others are not", "mr": "no CT and the others are"}[fewer]
+        raise RegweaveError("E172", f"{named}: these images are {words}", "build an atlas folder for each kind")
+    if not set.intersection(*values.values()):
+        first = "; ".join(f"{name} has {sorted(found)[:6]}" for name, found in list(values.items())[:3])
+        raise RegweaveError("E136", f"the label maps have no structure in common: {first}", "give maps that share some")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtlasOptions:
+    """How atlases are chosen, registered and fused."""
+
+    top: int = option(8, "Atlases that are registered to an image: those most like it.", panel="Method", metavar="N")
+    fusion: Fusion = option("joint", "Way to join the labels: joint, vote or staple.", panel="Method", metavar="WORD")
+    preset: str | None = option(
+        None, "Settings of the registrations by name.", panel="Method", metavar="NAME", complete="preset"
+    )
+    model: str | Path | None = option(
+        None, "Weights by structure for the registrations: a file or a shipped name.", panel="Method",
+        typed=Path | None, metavar="MODEL", complete="model",
+    )  # fmt: skip
+    device: str | None = option(
+        None, "Compute device of the registrations: cpu, cuda, cuda:N or auto.", panel="Method", metavar="NAME"
+    )
+    workers: int | None = option(
+        None, "Processes, each with one thread. By default all cores.", panel="Machine", metavar="N"
+    )
+    resume: bool = option(False, "Continue what was interrupted.", flags=("--resume",))
+    on_progress: OnBatchProgress | None = option(
+        None, "Function that gets a `BatchProgress` after every registration.", typed=None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentJob(AtlasOptions):
+    """Images to segment with atlases."""
+
+    images: Table = field(kw_only=False, metadata=described(
+        "Image, or a list with the columns ``id`` and ``image``.", typed=Path, metavar="IMAGE|LIST.csv",
+    ))  # fmt: skip
+    atlas: str | Path = field(kw_only=False, metadata=described(
+        "Folder that ``regweave atlas build`` wrote.", typed=Path, metavar="ATLAS", flags=("--atlas",),
+    ))  # fmt: skip
+    output: str | Path = field(kw_only=False, metadata=described(
+        "Folder for the results, one folder an image.", typed=Path, metavar="FOLDER", flags=("--output", "-o"),
+    ))  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateJob(AtlasOptions):
+    """Leave-one-out evaluation of atlases."""
+
+    atlas: str | Path = field(kw_only=False, metadata=described(
+        "Folder that ``regweave atlas build`` wrote.", typed=Path, metavar="ATLAS"
+    ))  # fmt: skip
+    output: str | Path = field(kw_only=False, metadata=described(
+        "Folder for the work and the scores.", typed=Path, metavar="FOLDER", flags=("--output", "-o"),
+    ))  # fmt: skip
+
+
+@called(SegmentJob)
+def segment(job: SegmentJob) -> list[dict[str, Any]]:
+    """Segment images by fused labels of atlases.
+
+    Each image gets a folder with ``labels.nii.gz``, ``labels.tsv``, ``agreement.nii.gz``, the share of the atlases that
+    have the chosen label, and ``posterior.nii.gz``, its share of the weighted votes.
+
+    Returns
+    -------
+    list of dict
+        A row for each structure of each image: ``id``, ``label``, ``name``, ``voxels``, ``volume_ml`` and
+        ``estimated_dice``, by reverse classification; an image that failed has one row with its ``error``.
+
+    Raises
+    ------
+    RegweaveError
+        E101, E102 and E178 for the folder of atlases, E132 for the list, E150 where the output is taken.
+    """
+    atlas, images = Atlas.load(job.atlas), job.images
+    if isinstance(images, str | Path) and Path(images).suffix.lower() != ".csv":
+        images = [{"id": "image", "image": str(images)}]
+    listed = read_table(images, IMAGES)
+    _refuse_reserved(listed.name, [row["id"] for row in listed.rows])
+    every = [row.id for row in atlas.rows]
+    targets = {row["id"]: Target(row["image"], every) for row in listed.rows}
+    found = _segmented(targets, atlas, job)
+    return [row for name, outcome in found.items() for row in _rows(name, outcome)]
+
+
+def _rows(name: str, outcome: Outcome) -> list[dict[str, Any]]:
+    if outcome.error is not None:
+        return [{"id": name, "error": outcome.error}]
+    return [{"id": name, **row} for row in outcome.value["structures"]]
+
+
+def _refuse_reserved(name: str, ids: Sequence[str]) -> None:
+    taken = [one for one in ids if one.lower() in RESERVED]
+    if taken:
+        message = f"{name} is not a usable list: the id {taken[0]!r} is the name of an output"
+        raise RegweaveError("E132", message, "give it another id")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Image to segment, the atlases that may be used, and its true labels where they are known."""
+
+    image: str
+    atlases: Sequence[str]
+    truth: str | None = None
+
+
+def _segmented(targets: Mapping[str, Target], atlas: Atlas, job: SegmentJob | EvaluateJob) -> dict[str, Outcome]:
+    """Rank, register and fuse; every step is resumed from what is in the folder."""
+    if job.top < 1:
+        raise UsageError("E192", f"--top is {job.top}", "give 1 or more")
+    if job.fusion not in get_args(Fusion):
+        raise UsageError("E192", f"unknown fusion {job.fusion!r}", f"use {', '.join(get_args(Fusion))}")
+    worker_count(job.workers, None)
+    folder = Path(job.output).absolute()
+    line = _calibration(atlas)
+    with working_folder(folder, STORE, "segmentations", resume=job.resume):
+        ranked = run_tasks(
+            [(name, _task(one, atlas, one.atlases)) for name, one in targets.items()], rank_atlases,
+            workers=job.workers, store=folder / STORE,
+        )  # fmt: skip
+        chosen = {
+            name: sorted(outcome.value, key=lambda one: -outcome.value[one]["likeness"])[: job.top]
+            for name, outcome in zip(targets, ranked, strict=True)
+            if outcome.error is None
+        }
+        rows, starts = [], folder / STARTS
+        starts.mkdir(exist_ok=True)
+        for name, outcome in zip(targets, ranked, strict=True):
+            for one in chosen.get(name, ()):
+                start = starts / f"{name}--{one}.tfm"
+                write_linear(start, np.array(outcome.value[one]["matrix"]))
+                source = {"fixed": targets[name].image, "moving": atlas.image(one), "init": start}
+                rows.append({"id": start.stem, **source, "moving_labels": atlas.folder / one / LABELS})
+        failed: dict[str, str] = {}
+        if rows:
+            with notices.muted():
+                done = batch(
+                    rows, folder / REGISTRATIONS, write=("warped", "labels", "inverse"), preset=job.preset,
+                    model=job.model, device=job.device, workers=job.workers, on_progress=job.on_progress,
+                    label_names=atlas.names, resume=(folder / REGISTRATIONS).exists(),
+                )  # fmt: skip
+            failed = done.failures
+        tasks = []
+        for name, one in targets.items():
+            used = [a for a in chosen.get(name, ()) if f"{name}--{a}" not in failed]
+            words: dict[str, Any] = {"folder": str(folder), "name": name, "fusion": job.fusion, "calibration": line}
+            words["registered"] = _hashes(folder / REGISTRATIONS, name, used)
+            if used:
+                tasks.append((name, {**_task(one, atlas, used), **words}))
+        fused = run_tasks(tasks, fuse_labels, workers=job.workers, store=folder / STORE, whole=_is_there(folder))
+    found = {outcome.key: outcome for outcome in fused}
+    for name, outcome in zip(targets, ranked, strict=True):
+        if name not in found:
+            reason = outcome.error or next(text for key, text in failed.items() if key.startswith(f"{name}--"))
+            found[name] = Outcome(name, None, reason)
+    return {name: found[name] for name in targets}
+
+
+def _is_there(folder: Path) -> Any:
+    return lambda outcome: all((folder / outcome.key / name).is_file() for name in OUTPUTS)
+
+
+OUTPUTS = (LABELS, "labels.tsv", "agreement.nii.gz", "posterior.nii.gz")
+
+
+def _hashes(folder: Path, name: str, used: Sequence[str]) -> list[str]:
+    """Hashes of the warped images: another registration is another fusion."""
+    return [sha256(folder / f"{name}--{one}" / FILES["warped"]) for one in used]
+
+
+def _task(target: Target, atlas: Atlas, used: Sequence[str]) -> dict[str, Any]:
+    """Arguments of a worker; hashes of files are among them, so that a changed file is another task."""
+    hashes = [image_sha256(target.image), *(sha256(path) for one in used for path in _files(atlas, one))]
+    return {
+        "image": target.image, "truth": target.truth, "atlas": str(atlas.folder), "used": list(used), "sha256": hashes
+    }  # fmt: skip
+
+
+def _files(atlas: Atlas, name: str) -> tuple[Path, Path]:
+    return atlas.image(name), atlas.folder / name / LABELS
+
+
+def rank_atlases(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Fit each atlas to an image by an affine map, and measure how alike both are where the structures lie."""
+    atlas, found = Atlas.load(task["atlas"]), {}
+    with notices.muted():
+        target = Reading().image(task["image"])
+        kind = "ct" if target.modality == "ct" else "mr"
+        if kind != atlas.modality:
+            message = f"'{task['image']}' is {kind.upper()}, the atlases are {atlas.modality.upper()}"
+            raise RegweaveError("E172", message, "use atlases of the same kind of image")
+        for name in task["used"]:
+            moving, labels = read_image(atlas.image(name)), atlas.labels(name)
+            check_same_grid(moving.geometry, labels.geometry, atlas.folder / name / LABELS)
+            matrix = initial_affine(target, moving, "affine")
+            start = Transform(Displacement.zero(target.geometry), matrix)
+            where = _box(warp_labels(labels, start))
+            likeness = mutual_information(target.data[where], warp_image(moving, start).data[where])
+            found[name] = {"matrix": matrix.tolist(), "likeness": likeness}
+    return found
+
+
+def _box(labels: LabelMap) -> tuple[slice, ...]:
+    """Box of all labels with a margin; the whole image where there are none."""
+    found = ndimage.find_objects((labels.data > 0).astype(np.uint8))
+    if not found:
+        return (slice(None),) * 3
+    room = np.ceil(MARGIN_MM / labels.geometry.spacing_mm).astype(int).tolist()
+    return tuple(slice(max(0, s.start - more), s.stop + more) for s, more in zip(found[0], room, strict=True))
+
+
+def mutual_information(a: Float32Array, b: Float32Array) -> float:
+    """Return the normalised mutual information of two images, from 1 for independent ones to 2 for equal ones.
+
+    >>> ramp = np.arange(1000, dtype=np.float32)
+    >>> round(mutual_information(ramp, -ramp), 6), round(mutual_information(ramp, 0 * ramp), 6)
+    (2.0, 1.0)
+    """
+    joint = np.histogram2d(a.ravel(), b.ravel(), BINS)[0]
+    joint /= joint.sum()
+
+    def entropy(share: Any) -> float:
+        present = share[share > 0]
+        return float(-(present * np.log(present)).sum())
+
+    both = entropy(joint)
+    return (entropy(joint.sum(axis=0)) + entropy(joint.sum(axis=1))) / both if both > 0 else 1.0
+
+
+def fuse_labels(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Fuse the warped labels of an image, write its folder, and return its structures; with the truth their Dice."""
+    atlas, used = Atlas.load(task["atlas"]), task["used"]
+    folder, name = Path(task["folder"]), task["name"]
+    places = [folder / REGISTRATIONS / f"{name}--{one}" for one in used]
+    with notices.muted():
+        target = Reading().image(task["image"])
+        images = [read_image(place / FILES["warped"]) for place in places]
+        warped = [read_labels(place / FILES["labels"], names_path=atlas.names) for place in places]
+        fused = fuse(target, images, warped, task["fusion"])
+        labels = replace(fused.labels, names=atlas.names, geometry=target.geometry)
+        estimates = _estimates(atlas, used, places, labels)
+    line = task["calibration"]
+    rows = region_table(labels)
+    for row in rows:
+        found = estimates.get(row["label"])
+        if found is not None and line is not None:
+            found = float(np.clip(line["slope"] * found + line["intercept"], 0.0, 1.0))
+        row["estimated_dice"] = found
+    with prepare_output(folder / name, overwrite=True) as part:
+        write_labels(part / LABELS, labels)
+        for word, volume in (("agreement", fused.agreement), ("posterior", fused.posterior)):
+            write_image(part / f"{word}.nii.gz", volume)
+        lines = ["index\tname\tvoxels\tvolume_ml\testimated_dice"]
+        lines += [
+            f"{row['label']}\t{row['name']}\t{row['voxels']}\t{row['volume_ml']:.6g}\t{_text(row['estimated_dice'])}"
+            for row in rows
+        ]
+        (part / "labels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    content: dict[str, Any] = {"structures": rows, "used": used}
+    if task["truth"] is not None:
+        truth = replace(read_labels(task["truth"], names_path=atlas.names), names=atlas.names)
+        content["dice"] = {str(v): score for v, score in dice(labels, truth, truth.values()).items()}
+        content["estimates"] = {str(v): score for v, score in estimates.items()}
+        content["alone"] = [float(np.mean(list(dice(one, truth, truth.values()).values()))) for one in warped]
+        vote = [
+            float(np.mean(list(_voted(target, images, warped, truth, k).values()))) for k in (None, *range(len(used)))
+        ]
+        content["vote"], content["vote_without"] = vote[0], vote[1:]
+    return content
+
+
+def _text(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.4f}"
+
+
+def _voted(
+    target: Volume, images: Sequence[Volume], warped: Sequence[LabelMap], truth: LabelMap, out: int | None
+) -> dict[int, float]:
+    """Dice of a vote of all atlases, or of all but one."""
+    kept = [k for k in range(len(warped)) if k != out] or [0]
+    voted = fuse(target, [images[k] for k in kept], [warped[k] for k in kept], "vote")
+    return dice(voted.labels, truth, truth.values())
+
+
+def _estimates(atlas: Atlas, used: Sequence[str], places: Sequence[Path], labels: LabelMap) -> dict[int, float]:
+    """Carry a segmentation back to each atlas, and return the mean Dice with the atlas' own labels by structure.
+
+    References
+    ----------
+    Valindria et al. (2017), "Reverse classification accuracy".
+    """
+    found: dict[int, list[float]] = {}
+    for name, place in zip(used, places, strict=True):
+        drawn = atlas.labels(name)
+        back = warp_labels(labels, read_transform(place / FILES["inverse"], drawn.geometry))
+        for value, score in dice(back, drawn, drawn.values()).items():
+            found.setdefault(value, []).append(score)
+    return {value: float(np.mean(scores)) for value, scores in found.items()}
+
+
+def _calibration(atlas: Atlas) -> dict[str, float] | None:
+    """Return the line of an evaluation of these atlases, None where there was none."""
+    path = atlas.folder / EVALUATION
+    return read_record(Calibration, path).content() if is_file(path) else None
+
+
+@called(EvaluateJob)
+def evaluate_atlas(job: EvaluateJob) -> dict[str, Any]:
+    """Segment every atlas with the others, and compare with its own labels.
+
+    Atlases of the same group are left out together. The relation of the estimated to the measured Dice is kept in the
+    folder of the atlases, and corrects later estimates.
+
+    Returns
+    -------
+    dict
+        ``structures`` with their mean Dice; ``dice``, ``vote``, ``best_single`` and ``most_alike`` over all people;
+        ``lowering``, the atlases that lower the vote of the others; ``estimate`` with ``rho``; ``failed``.
+
+    Raises
+    ------
+    RegweaveError
+        E134 where no atlas is left for one, E135 where none could be segmented; and as `segment`.
+    """
+    atlas = Atlas.load(job.atlas)
+    groups = {row.id: set(patients_of(row.group)) for row in atlas.rows}
+    targets = {
+        name: Target(
+            str(atlas.image(name)), [other for other in groups if not groups[name] & groups[other]],
+            str(atlas.folder / name / LABELS),
+        )
+        for name in groups
+    }  # fmt: skip
+    alone = [name for name, one in targets.items() if not one.atlases]
+    if alone:
+        message = f"the group of '{alone[0]}' has all atlases: none is left to segment it with"
+        raise RegweaveError("E134", message, "add atlases of other patients")
+    found = _segmented(targets, atlas, job)
+    done = {name: outcome.value for name, outcome in found.items() if outcome.error is None}
+    if not done:
+        raise RegweaveError("E135", f"no atlas could be segmented: {next(iter(found.values())).error}", "look at it")
+    by_structure: dict[str, list[float]] = {}
+    pairs: list[tuple[float, float]] = []
+    for one in done.values():
+        for value, score in one["dice"].items():
+            by_structure.setdefault(value, []).append(score)
+            if value in one["estimates"]:
+                pairs.append((one["estimates"][value], score))
+    effect: dict[str, list[float]] = {name: [] for name in groups}
+    for one in done.values():
+        for name, without in zip(one["used"], one["vote_without"], strict=True):
+            effect[name].append(one["vote"] - without)
+    content: dict[str, Any] = {
+        "fusion": job.fusion, "top": job.top,
+        "structures": [
+            {"label": int(v), "name": atlas.names.get(int(v), v), "people": len(scores), "dice": float(np.mean(scores))}
+            for v, scores in sorted(by_structure.items(), key=lambda pair: int(pair[0]))
+        ],
+        "dice": float(np.mean([np.mean(list(one["dice"].values())) for one in done.values()])),
+        "vote": float(np.mean([one["vote"] for one in done.values()])),
+        "best_single": float(np.mean([max(one["alone"]) for one in done.values()])),
+        "most_alike": float(np.mean([one["alone"][0] for one in done.values()])),
+        "lowering": {n: float(np.mean(e)) for n, e in effect.items() if e and np.mean(e) < -LEAST_LOSS},
+        "failed": {name: outcome.error for name, outcome in found.items() if outcome.error is not None},
+    }  # fmt: skip
+    x, y = np.array(pairs).T
+    rho = float(stats.spearmanr(x, y).statistic) if len(pairs) > 2 and x.std() > 0 and y.std() > 0 else 0.0
+    slope = float(np.cov(x, y)[0, 1] / x.var(ddof=1)) if rho > 0 else 0.0
+    line = {"slope": slope, "intercept": float(y.mean() - slope * x.mean()), "rho": rho}
+    content["estimate"] = {**line, "pairs": len(pairs)}
+    write_record(Path(job.output) / EVALUATION, content)
+    with owned_path(atlas.folder / EVALUATION) as part:
+        part.write_text(record_text(line), encoding="utf-8")
+    return content

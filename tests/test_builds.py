@@ -40,6 +40,7 @@ AXIS = np.array([-1.0, 0.0, 1.0])
 ENERGY = (RNG.random((60, 27)), (5, 4, 3), AXIS, AXIS, AXIS, 0.2, None, np.zeros(60, dtype=np.int32))
 LAYERS = [RNG.normal(size=shape).astype(np.float32) for shape in ((8, 6, 7, 8), (4, 3, 7, 16))]
 WEIGHTS = RNG.normal(size=(24, 24, 3, 3, 3)).astype(np.float32)
+INNER = np.pad(np.ones([n - 8 for n in SHAPE], dtype=np.uint8), 4)
 PAIRS = np.array([[[1, 0, 0], [0, 1, 0]], [[0, 0, 1], [0, -1, 0]]], dtype=np.int32)
 CALLS = {
     **dict.fromkeys(("sad_volume", "ngf_volume", "mean_volume", "overlap_volume", "dwt_volume"), (*IMAGES, *BOX)),
@@ -112,6 +113,7 @@ CALLS = {
     "bending_force": (FIELDS[0], np.zeros_like(FIELDS[0]), [[[1.0, 0.5, 0.2]] * 3] * 3),
     "diffusion_force": (FIELDS[0], np.zeros_like(FIELDS[0]), [[1.0, 0.5, 0.2]] * 3),
     "stiff_diffusion_force": (FIELDS[0], WEIGHT, np.zeros_like(FIELDS[0]), [[1.0, 0.5, 0.2]] * 3),
+    "joint_fusion": (IMAGES[0, 0], IMAGES[:, 0], np.stack([LABELS, LABELS[::-1]]), INNER, 4, 1, 2, 0.1, 2.0),
     "self_similarity": (IMAGES[0, 0], PAIRS, 1, 0.001, 1000.0),
     "convolution_block": (LAYERS[0], LAYERS[1], (2, 2, 1), WEIGHTS, *WEIGHTS[:2, :24, 1, 1, 1].copy()),
     "max_pool": (LAYERS[0], (2, 3, 1)),

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from regweave import predictors
-from regweave.cli.options import parse_options
 from regweave.errors import UsageError
 from regweave.jobs.table import PairFiles
 from regweave.predictors import Choice, Examples, Parts
@@ -178,9 +177,3 @@ def test_network_is_not_trained_for_a_file_that_cannot_hold_it(tmp_path, monkeyp
     with pytest.raises(UsageError, match=r"E152: .*m\.json would be JSON, which holds no unet") as caught:
         train([], tmp_path / "m.json", **vars(options))
     assert "m.zip" in str(caught.value)
-
-
-@pytest.mark.parametrize("given", [["width"], ["=8"], ["width="], ["width=8", "width=16"]], ids=str)
-def test_option_that_is_no_name_with_a_value_is_refused(given):
-    with pytest.raises(UsageError, match=r"E194: --predictor-option is given .*write NAME=VALUE"):
-        parse_options(given, "--predictor-option")

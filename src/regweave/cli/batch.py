@@ -7,23 +7,10 @@ from pathlib import Path
 import typer
 
 from regweave.cli.app import command_line, examples
-from regweave.cli.options import (
-    JsonOption,
-    QuietOption,
-    SchedulerOption,
-    StrictOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
-    WaitOption,
-    cluster_of,
-    from_fields,
-    job_table,
-)
+from regweave.cli.options import ClusterOptions, JsonOption, QuietOption, StrictOption, from_fields, job_table
 from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled
 from regweave.jobs.batch import RESULTS, BatchJob
 from regweave.jobs.batch import batch as run
-from regweave.jobs.cluster import WAIT_S
 from regweave.progress import BatchBar
 from regweave.run.images import parse_outputs
 
@@ -40,13 +27,9 @@ app = command_line()
 @from_fields
 def batch(
     job: BatchJob,
+    machines: ClusterOptions,
     *,
     strict: StrictOption = False,
-    scheduler: SchedulerOption = None,
-    tls_ca: TlsCaOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    wait_for_workers: WaitOption = WAIT_S,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -59,7 +42,7 @@ def batch(
     others are there, and the failures are named. With --strict the status is
     6 if a verdict is fail.
     """
-    cluster, output = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers), Path(job.output)
+    cluster, output = machines.cluster, Path(job.output)
     write = parse_outputs(str(job.write)) if job.write else None
     try:
         with BatchBar(lines=True, shown=not quiet) as bar:

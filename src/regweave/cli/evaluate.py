@@ -9,23 +9,10 @@ from typing import Annotated
 import typer
 
 from regweave.cli.app import command_line, examples
-from regweave.cli.options import (
-    JsonOption,
-    QuietOption,
-    SchedulerOption,
-    StrictOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
-    WaitOption,
-    cluster_of,
-    from_fields,
-    parse_values,
-)
+from regweave.cli.options import ClusterOptions, JsonOption, QuietOption, StrictOption, from_fields, parse_values
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled, RegweaveError, UsageError
 from regweave.io.disk.records import REPORT, RESULTS
-from regweave.jobs.cluster import WAIT_S
 from regweave.progress import BatchBar
 from regweave.report import evaluation
 from regweave.run.read import Reading
@@ -45,12 +32,8 @@ app = command_line()
 @partial(from_fields, rare=True)
 def evaluate(
     job: EvaluateJob,
+    machines: ClusterOptions,
     *,
-    scheduler: SchedulerOption = None,
-    tls_ca: TlsCaOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    wait_for_workers: WaitOption = WAIT_S,
     pages: Annotated[
         int,
         typer.Option(help="Pairs with the lowest Dice with a separate page.", min=0, metavar="N"),
@@ -71,7 +54,7 @@ def evaluate(
     """
     if job.preset is not None and job.config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
-    cluster, output = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers), Path(str(job.output))
+    cluster, output = machines.cluster, Path(str(job.output))
     try:
         with BatchBar(lines=True, shown=not quiet) as shown:
             job = replace(

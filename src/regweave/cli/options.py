@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, is_dataclass
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -16,9 +16,9 @@ from regweave.errors import UsageError
 from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
-from regweave.jobs.cluster import Cluster
+from regweave.jobs.cluster import WAIT_S, Cluster
 from regweave.model import shipped_models
-from regweave.options import declared, table_values, type_of
+from regweave.options import declared, option, table_values, type_of
 from regweave.run.job import Method
 
 
@@ -142,50 +142,34 @@ RulesOption = Annotated[
 ]
 StrictOption = Annotated[bool, typer.Option("--strict", help="End with exit status 6 if a verdict is fail.")]
 PageDetail = Literal["small", "normal", "full"]
-PageDetailOption = Annotated[
-    PageDetail,
-    typer.Option(help="Voxels that the page shows: small (0.6 million), normal (4 million) or full.", metavar="WORD"),
-]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print errors and warnings only.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 
-SchedulerOption = Annotated[
-    str | None, machine_option(help="Dask scheduler to use instead, tcp://HOST:PORT or tls://HOST:PORT.")
-]
-TlsCaOption = Annotated[Path | None, machine_option(help="Certificate of the authority, for tls://.", metavar="PEM")]
-TlsCertOption = Annotated[Path | None, machine_option(help="Certificate of this client, for tls://.", metavar="PEM")]
-TlsKeyOption = Annotated[Path | None, machine_option(help="Key of this client, for tls://.", metavar="PEM")]
 DeviceOption = Annotated[
     str | None, machine_option(help="What computes: cpu (default), cuda, cuda:N, cuda:N,M for several GPUs, or auto.")
 ]
-WaitOption = Annotated[float, machine_option(help="Seconds to wait for the scheduler's first worker.")]
 
 
-def cluster_of(
-    scheduler: str | None, ca: Path | None, cert: Path | None, key: Path | None, wait_s: float
-) -> Cluster | None:
-    """Return the cluster that the options name; None without ``--scheduler``."""
-    if scheduler is not None:
-        return Cluster(scheduler, ca, cert, key, wait_s)
-    if ca or cert or key:
-        raise UsageError("E192", "TLS files are given without --scheduler", "add --scheduler tls://HOST:PORT")
-    return None
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """Options of commands whose registrations may run on a Dask cluster."""
 
+    scheduler: str | None = option(
+        None, "Dask scheduler to use instead, tcp://HOST:PORT or tls://HOST:PORT.", panel="Machine"
+    )
+    tls_ca: Path | None = option(None, "Certificate of the authority, for tls://.", panel="Machine", metavar="PEM")
+    tls_cert: Path | None = option(None, "Certificate of this client, for tls://.", panel="Machine", metavar="PEM")
+    tls_key: Path | None = option(None, "Key of this client, for tls://.", panel="Machine", metavar="PEM")
+    wait_for_workers: float = option(WAIT_S, "Seconds to wait for the scheduler's first worker.", panel="Machine")
 
-def parse_options(given: Sequence[str], option: str) -> dict[str, str]:
-    """Read names and values with an equals sign between them.
-
-    Examples
-    --------
-    >>> parse_options(["width=24", "device=cpu"], "--predictor-option")
-    {'width': '24', 'device': 'cpu'}
-    """
-    found = dict(text.partition("=")[::2] for text in given)
-    wrong = [text for text in given if not all(text.partition("="))]
-    if wrong or len(found) < len(given):
-        told = repr(wrong[0]) if wrong else "the same name twice"
-        raise UsageError("E194", f"{option} is given {told}", "write NAME=VALUE, each name once")
-    return found
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster; None without ``--scheduler``."""
+        if self.scheduler is not None:
+            return Cluster(self.scheduler, self.tls_ca, self.tls_cert, self.tls_key, self.wait_for_workers)
+        if self.tls_ca or self.tls_cert or self.tls_key:
+            raise UsageError("E192", "TLS files are given without --scheduler", "add --scheduler tls://HOST:PORT")
+        return None
 
 
 def parse_values(text: object, option: str = "--classes") -> tuple[int, ...] | None:

@@ -11,13 +11,12 @@ import typer
 from regweave.cli.app import command_line, examples
 from regweave.cli.models import as_dict, as_text
 from regweave.cli.options import (
+    ClusterOptions,
     DeviceOption,
     FixedModalityOption,
     JsonOption,
     LabelNamesOption,
     MovingModalityOption,
-    SchedulerOption,
-    cluster_of,
     complete_preset,
     input_option,
     machine_option,
@@ -26,7 +25,6 @@ from regweave.cli.options import (
 )
 from regweave.errors import Cancelled
 from regweave.io import require_absent
-from regweave.jobs.cluster import WAIT_S
 from regweave.model.record import effort_path, write_effort
 from regweave.progress import TrainingBar
 from regweave.report import training
@@ -63,7 +61,9 @@ def train(
     folds: Annotated[int | None, method_option(help=SENTENCES["folds"])] = None,
     predictor: Annotated[str | None, method_option(help=SENTENCES["predictor"])] = None,
     workers: Annotated[int | None, machine_option(help="Processes of this machine.")] = None,
-    scheduler: SchedulerOption = None,
+    scheduler: Annotated[
+        str | None, machine_option(help="Dask scheduler to use instead, tcp://HOST:PORT or tls://HOST:PORT.")
+    ] = None,
     device: DeviceOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older model.")] = False,
@@ -87,8 +87,9 @@ def train(
     beside = [] if no_report else [effort_path(output), training.page_path(output)]
     claims = [require_absent(path, overwrite=overwrite) for path in beside]
     options: dict[str, Any] = train_table(config, OTHERS)
-    ca, cert, key, wait_s = (options.pop(name, None) for name in CLUSTER)
-    cluster = cluster_of(scheduler, ca, cert, key, WAIT_S if wait_s is None else wait_s)
+    cluster = ClusterOptions(
+        scheduler=scheduler, **{name: options.pop(name) for name in CLUSTER if name in options}
+    ).cluster
     given = {"method": method, "classes": parse_values(classes), "folds": folds, "predictor": predictor}
     options |= {name: value for name, value in given.items() if value is not None}
     try:

@@ -124,23 +124,23 @@ class Trainer:
             name, load = named
             key = (name, schedule, self.finest, trajectory.classes, trajectory.as_vector().tobytes())
 
-            def walked() -> _Walked:
+            def walked() -> tuple[frozenset[int], Sequence[Step]]:
                 steps = first_steps(pair := load(), trajectory, self.schedule, coarse, self.device)
                 # A structure that only one image shows costs the same for every deformation.
                 fixed, moving = pair.fixed_labels, pair.moving_labels
                 both = set() if fixed is None or moving is None else {*fixed.values()} & {*moving.values()}
-                return _Walked(frozenset(both), tuple(steps))
+                return frozenset(both), tuple(steps)
 
-            def sampled(found: _Walked) -> list[Sample] | None:
-                shown = tuple(c for c in classes if c in found.structures)
+            def sampled(structures: frozenset[int], walk: Sequence[Step]) -> list[Sample] | None:
+                shown = tuple(c for c in classes if c in structures)
                 if not shown:
                     return None
-                steps = [s for s in found.steps if s.level == last or not self.finest]
+                steps = [s for s in walk if s.level == last or not self.finest]
                 return samples_at(name, steps, shown, one_class=one_class)
 
             if one_class:  # one trajectory for all classes: restricted copies of its costs are not kept
-                return sampled(self.keep(("steps", *key), walked))
-            samples: list[Sample] | None = self.keep(("samples", classes, *key), lambda: sampled(walked()))
+                return sampled(*self.keep(("steps", *key), walked))
+            samples: list[Sample] | None = self.keep(("samples", classes, *key), lambda: sampled(*walked()))
             return samples
 
         return list(self.mapper(samples_of, self.pairs))
@@ -155,14 +155,6 @@ class Trainer:
             sum(rounds.n_inferences for rounds in found.values()),
             sum(rounds.n_registrations for rounds in found.values()),
         )
-
-
-@dataclass(frozen=True)
-class _Walked:
-    """Structures of both label maps of a pair, and its first steps along a trajectory."""
-
-    structures: frozenset[int]
-    steps: Sequence[Step]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from regweave.config import presets as registration_settings
-from regweave.errors import RegweaveError
+from regweave.errors import RegweaveError, RegweaveWarning
 from regweave.jobs.methods import model_methods
 from regweave.model import find_model, shipped_models
 from regweave.model.model import Model
@@ -48,7 +48,8 @@ def test_used_by_name():
     small = registration_settings.validate(settings, "the test")
     stated = Reading(fixed_modality="ct", moving_modality="ct")
     fixed, moving = (Volume(v.data, v.geometry) for v in (pair.fixed, pair.moving))
-    result = register(fixed, moving, model="head-neck-ct", config=small, **vars(stated))
+    with pytest.warns(RegweaveWarning, match=r"W260.*head and neck.*histogram"):  # a phantom is no patient
+        result = register(fixed, moving, model="head-neck-ct", config=small, **vars(stated))
     assert result.provenance.modality.bank == "ct"
     assert result.provenance.classes_from == "predicted"
     assert result.weights.classes == model.weights.classes

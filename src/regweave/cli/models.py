@@ -1,19 +1,26 @@
-"""List the models of the package, and show or compare the weights of models."""
+"""List the models of the package, find one that fits an image, and show or compare the weights of models."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from regweave.cli.app import command_line, examples
-from regweave.cli.options import JsonOption, complete_model
+from regweave.cli.options import JsonOption, OutputOption, OverwriteOption, complete_model
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
+from regweave.io import require_absent
+from regweave.jobs.table import in_one_numbering, read_pairs
+from regweave.model import shipped_models
 from regweave.model.model import Model, card_text, models, patients, predictor_facts, predictor_text, signed
 from regweave.model.record import TrainingRecord
 from regweave.registration.initial import STRUCTURES
+from regweave.run.choose import misfits
+from regweave.run.read import Reading
+from regweave.training.scan import domain_of, scan
 from regweave.types import WeightTable
 
 ModelArgument = Annotated[
@@ -75,6 +82,44 @@ def compare(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     print("\n" + text_table("class member", header, lines))
 
 
+@app.command(epilog=examples("regweave models suggest t1.nii.gz", "regweave models suggest ct.nii.gz mine.json"))
+def suggest(
+    image: Annotated[Path, typer.Argument(help="Image to be registered.", metavar="IMAGE")],
+    models: Annotated[list[Path] | None, typer.Argument(help="Own models to consider too.", metavar="MODEL...")] = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Print which models fit an image by field of view, voxels and intensities, and why others do not."""
+    found = misfits([Reading().image(image)], {**shipped_models(), **{str(path): path for path in models or ()}})
+    if as_json:
+        print(json.dumps([{"model": name, "fits": not why, "reasons": why} for name, why in found.items()], indent=1))
+        return
+    for name, why in found.items():
+        print(f"{name:<16}{'no: ' + '; '.join(why) if why else 'fits'}")
+    if all(found.values()):
+        print("(default)       no model fits; leave --model out")
+
+
+@app.command(epilog=examples("regweave models domain old.json pairs.csv -o new.json"))
+def domain(
+    model: Annotated[Path, typer.Argument(help="Model file, or a shipped name.", metavar="MODEL")],
+    pairs: Annotated[Path, typer.Argument(help="List of the pairs that it was trained on.", metavar="PAIRS.csv")],
+    output: OutputOption,
+    *,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Record in a model what its training images show, so that others are named before its network runs."""
+    given = Model.load(model)
+    with require_absent(output, overwrite=overwrite).writing():
+        listed = read_pairs(pairs)
+        found = scan(listed, in_one_numbering(Reading(), listed))
+        for error in found.failed.values():
+            raise error
+        made = domain_of(found, [pair.id for pair in listed], given.weights.classes, given.modality)
+        replace(given, domain=made).save(output)
+    print(f"{output}: {0 if made is None else made.images} training images")
+
+
 def as_dict(path: Path, model: Model) -> dict[str, Any]:
     """Return the weights, the card and the evidence of a model as JSON values."""
     w = model.weights
@@ -82,6 +127,7 @@ def as_dict(path: Path, model: Model) -> dict[str, Any]:
         "file": str(path),
         "card": None if model.card is None else model.card.model_dump(),
         "modality": model.modality,
+        "domain": None if model.domain is None else model.domain.model_dump(mode="json"),
         "classes": {str(c): model.class_name(c) for c in w.classes},
         "members": list(w.members),
         "weights": {

@@ -43,7 +43,7 @@ from regweave.registration.initial import METHODS
 from regweave.run.guides import asked_guides, require_labels
 from regweave.run.images import FILES as OUTPUTS
 from regweave.run.images import check_outputs
-from regweave.run.job import Method, rules_of
+from regweave.run.job import AUTO, Method, rules_of
 from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.run.result import Result, load
@@ -271,7 +271,8 @@ def _task(
         if not is_file(words["init"]):
             hint = f"give {', '.join(METHODS)} or a transform file"
             raise UsageError("E187", f"{row['id']}: unknown start {given!r}", hint)
-    if words["model"] is not None:
+    chosen = words["model"] not in (None, AUTO)
+    if chosen:
         words["model"] = str(find_model(_file(table, words["model"])).absolute())
     files = {name: row[name] for name in COLUMNS.files if name in row}
     named = words["label_names"]
@@ -279,7 +280,7 @@ def _task(
     used = [*files.values(), *(str(Path(one).absolute()) for one in names if isinstance(one, str | Path))]
     used += [words["init"]] if words["init"] not in (None, *METHODS) else []
     hashes = {path: digest(path, False) for path in used}
-    if words["model"] is not None:
+    if chosen:
         hashes[words["model"]] = digest(words["model"], True)
     return {"folder": str(output.absolute() / row["id"]), "register": {**files, **words}, "sha256": hashes}
 

@@ -23,6 +23,7 @@ from regweave.io.modality import BankName
 from regweave.measures.statistics import patients_of
 from regweave.model import find_model, shipped_models
 from regweave.model.archive import SUFFIX, Arrays, is_archive, read_archive, write_archive
+from regweave.model.domain import Domain
 from regweave.model.record import (
     FORMAT,
     MOST_MEMBERS,
@@ -63,6 +64,7 @@ class Model:
     refinement get their weight."""
     weights_without_mask: WeightTable | None = None  # W without moving labels, if it differs
     card: ModelCard | None = None
+    domain: Domain | None = None  # ranges over the training images
 
     def __post_init__(self) -> None:
         """Refuse a predictor that does not fit the weights."""
@@ -167,6 +169,7 @@ class Model:
             outline_without_mask=self.outline_without_mask,
             settings=self.settings,
             evidence=self.training,
+            domain=self.domain,
         )
 
     @classmethod
@@ -183,6 +186,7 @@ class Model:
             outline_without_mask=file.outline_without_mask,
             weights_without_mask=None if file.without_mask is None else file.without_mask.table(classes),
             card=file.card,
+            domain=file.domain,
         )
 
 

@@ -30,6 +30,7 @@ from regweave.io.disk.files import sha256
 from regweave.io.disk.outputs import atomic_path
 from regweave.io.disk.records import RecordPart, Text, read_record
 from regweave.io.modality import BankName
+from regweave.model.domain import Domain
 from regweave.types import WeightTable
 
 FORMAT: Final = "regweave-model"
@@ -389,6 +390,7 @@ class ModelFile(TableRecord, _Head):
     scales: None = None
     settings: Settings
     evidence: Annotated[TrainingRecord, PlainSerializer(TrainingRecord.to_json)] = TrainingRecord()
+    domain: Domain | None = Field(default=None, exclude_if=lambda given: given is None)
     class_predictor: Annotated[dict[str, Any], Field(max_length=MOST_MEMBERS)] | None = Field(
         default=None, exclude=True
     )

@@ -33,6 +33,8 @@ from regweave.types import Image, Transform
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+AUTO = "auto"
+"""Word for the shipped model that fits the images."""
 FILES = ("fixed", "moving", "fixed_labels", "moving_labels", "fixed_mask", "moving_mask")
 """Fields of a job that name images."""
 POINTS = ("fixed_points", "moving_points")
@@ -58,8 +60,9 @@ class Method(Reading):
         metavar="FILE",
     )
     model: str | Path | Model | None = option(
-        None, "Weights by structure: a file or a shipped name. A model brings its own settings unless ``preset`` or "
-        "``config`` is given.", panel="Method", typed=Path | None, metavar="MODEL", complete="model",
+        None, "Weights by structure: a file, a shipped name, or auto for the shipped one that fits the images. A model "
+        "brings its own settings unless ``preset`` or ``config`` is given.", panel="Method", typed=Path | None,
+        metavar="MODEL", complete="model",
     )  # fmt: skip
     metrics: Metrics | None = option(
         None, 'Members or metrics in place of the bank of the settings: names, "name=weight", or weights by name.',
@@ -208,8 +211,10 @@ def rules_of(given: str | Path | Rules | None) -> Rules:
 
 
 def loaded(model: str | Path | Model | None) -> Model | None:
-    """Return a model, read if it is named."""
-    return Model.load(model) if isinstance(model, str | Path) else model
+    """Return a model, read if it is named; None for ``auto``, which the images decide."""
+    if isinstance(model, str | Path):
+        return None if str(model) == AUTO else Model.load(model)
+    return model
 
 
 def check_method(job: Method) -> None:

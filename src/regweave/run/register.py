@@ -26,6 +26,7 @@ from regweave.registration.devices import Device
 from regweave.registration.initial import STRUCTURES
 from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out
 from regweave.registration.structure_start import started_from_structures
+from regweave.run.choose import with_model
 from regweave.run.guides import guiding, require_labels
 from regweave.run.images import OutputImages
 from regweave.run.job import POINTS, Job, loaded, rules_of, settings_of, start_of
@@ -42,7 +43,7 @@ from regweave.run.record import (
     start_record,
     structures_record,
 )
-from regweave.run.resolve import ClassesFrom, Recipe, doubt_volumes, with_stated
+from regweave.run.resolve import ClassesFrom, Recipe, doubt_segmentation, doubt_volumes, with_stated
 from regweave.run.result import Result
 from regweave.run.rigid import names_of, rigid_parts, stiffened
 from regweave.run.start import point_guides, require_accuracy, start_pair, used_start
@@ -84,6 +85,7 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
         require_accuracy(job.guide_points)
     report, threads = ProgressReporter(on_progress), allowed_threads(job.threads)
     with kernel_threads(threads), notices.collected() as warned:
+        job, why = with_model(job)
         ready, guides = prepare(job, no_cache, report), None
         if landmarks is not None and job.guide_points is not None:
             guides, landmarks = point_guides(landmarks, job.fixed_points, job.guide_points, ready.pair)
@@ -94,7 +96,7 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
         if not ready.is_linear:
             report.forecast(forecast(*grids, ready.settings, recipe.bank, probe=False))
         provenance = provenance_of(ready, job.model, threads)
-        report.report(provenance.headline(), "begin")
+        report.report(" · ".join(filter(None, (provenance.headline(), why))), "begin")
         nodes = NodeRecorder(recipe.weights, recipe.schedule.for_levels(recipe.weights, recipe.coarse), report.level)
         with report.stage("levels"):
             aligned = align_levels(ready, no_cache, nodes if keep_view else report.level)
@@ -191,6 +193,7 @@ def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable 
         seen, classes_from = cache(("seen", key), seen_by_model)
         if not job.predict_classes:
             doubt_volumes(seen, recipe)
+        doubt_segmentation(seen, recipe, given=classes_from == "labels")
         by_images = pair
         guided = None
         if asked is not None:

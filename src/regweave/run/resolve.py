@@ -19,6 +19,7 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io.labels import StructureMatch, match_structures, real_names
 from regweave.io.modality import BankName, Stated, bank_of
 from regweave.model import shipped_models
+from regweave.model.domain import ImageFacts, volumes_ml
 from regweave.model.model import Model
 from regweave.predictors import Predictor
 from regweave.predictors.base import TrainedResolution, maps_from_labels
@@ -33,6 +34,8 @@ FINER = 2.0
 """Times that the voxels of an image may be finer than those of a predictor's training images: beyond, maps are off."""
 
 LISTED = 6  # classes of a model that a message lists
+HALF = 0.5  # probability from which on a voxel is of a structure
+LEAST_OVERLAP = 0.5  # mean Dice of a model's segmentation and given labels below which either is doubtful
 VOLUMES_APART = 4.0  # times that a label may be larger or smaller than what the model segments under its number
 
 ClassesFrom = Literal["labels", "predicted", "none"]
@@ -69,6 +72,8 @@ class Recipe:
         matched = _match(inputs.moving_labels, model)
         if matched is not None and model is not None:
             _doubt_numbers(matched, model)
+        if model is not None:
+            _doubt_domain(model, inputs)
         found = cls(settings, schedule, weights, coarse, model, predictor, matched, blind)
         if predictor is None and found.compares_maps:
             message = "the model weighs what its class predictor makes out in the images, and has none"
@@ -330,6 +335,63 @@ def doubt_volumes(pair: ImagePair, recipe: Recipe) -> None:
             f"W247: labels and model are matched by number, and their volumes differ: {'; '.join(odd[:3])}. Give the "
             "names of the labels with --label-names, or leave the model out"
         )
+
+
+def _doubt_domain(model: Model, inputs: Inputs) -> None:
+    """Warn of images unlike those that a model was trained on, before its network runs."""
+    if model.domain is None:
+        return
+    for name, image in (("fixed", inputs.fixed), ("moving", inputs.moving)):
+        if found := model.domain.misfits(ImageFacts.of(image)):
+            part = "" if model.card is None or model.card.body_part is None else f" of {model.card.body_part}"
+            notices.warn(
+                f"W260: the {name} image is not one that the model{part} is for: {'; '.join(found)}. Leave the model "
+                "out, or use one for such images (regweave models suggest IMAGE)"
+            )
+
+
+def doubt_segmentation(pair: ImagePair, recipe: Recipe, *, given: bool) -> None:
+    """Warn where the model segments implausible volumes, or something else than the ``given`` moving labels show."""
+    model = recipe.model
+    if model is None:
+        return
+    for name, image in (("fixed", pair.fixed), ("moving", pair.moving)):
+        labels, maps = image.labels if name == "moving" and not given else None, image.maps
+        if maps is not None:
+            classes = np.array((0, *maps.classes))
+            best = classes[np.where(maps.shares.max(axis=0) >= HALF, 1 + maps.shares.argmax(axis=0), 0)]
+            labels = LabelMap(best, maps.geometry)
+        if labels is None:
+            continue
+        odd = [] if model.domain is None else model.domain.odd_volumes(volumes_ml(labels), model.class_names)
+        if odd:
+            notices.warn(
+                f"W261: the model segments implausible volumes in the {name} image: {'; '.join(odd[:3])}. Look at its "
+                "labels, or leave the model out"
+            )
+        if name == "moving" and given and image.labels is not None:
+            shared = overlaps(labels, image.labels)
+            if shared and (mean := sum(shared.values()) / len(shared)) < LEAST_OVERLAP:
+                notices.warn(
+                    f"W261: what the model segments in the moving image overlaps little with its labels: mean Dice "
+                    f"{mean:.2f}, at least {LEAST_OVERLAP:g} is usual. Check that the model is for such images, or "
+                    "leave it out"
+                )
+
+
+def overlaps(segmented: LabelMap, given: LabelMap) -> dict[int, float]:
+    """Return the Dice of each structure of given labels that a segmentation on another grid can have."""
+    at = given.geometry.index(segmented.geometry.points(np.argwhere(segmented.data != 0).astype(np.float64)))
+    index = np.rint(at).astype(np.intp)
+    inside = ((index >= 0) & (index < np.array(given.geometry.shape))).all(axis=1)
+    found, classes = np.zeros(len(index), dtype=np.int64), segmented.data[segmented.data != 0]
+    found[inside] = given.data[tuple(index[inside].T)]
+    volume = abs(float(np.linalg.det(segmented.geometry.affine[:3, :3]))) / 1000.0
+    sizes, ml = volumes_ml(segmented), volumes_ml(given)
+    return {
+        c: 2 * volume * float(((found == c) & (classes == c)).sum()) / (size + sizes.get(c, 0.0))
+        for c, size in ml.items()
+    }
 
 
 def predictor_of(model: Model | None) -> Predictor | None:

@@ -57,7 +57,7 @@ from regweave.training.columns import ColumnLearner, ColumnSelection, select_col
 from regweave.training.options import CHOICES, TrainJob, TrainOptions
 from regweave.training.predictor_fits import PredictorFits, Predictors, choose_predictors, segmented_images, with_record
 from regweave.training.refinement import weigh_refinement
-from regweave.training.scan import choose_bank, choose_structures, scan
+from regweave.training.scan import choose_bank, choose_structures, domain_of, scan
 from regweave.training.state import TrainingLog, TrainingState
 from regweave.types import WeightTable
 
@@ -283,6 +283,7 @@ def fit_columns(state: TrainingState) -> Model:
         predictor=state.predictor,
         outline_without_mask=without_mask is None or without_mask.used,
         weights_without_mask=_weights_without_labels(state, weights),
+        domain=domain_of(state.scan, [p.id for p in state.pairs], state.classes, state.modality),
     )
 
 

@@ -1,7 +1,7 @@
 """Scan of a training list: the structures in its label maps, and which of them can be learned."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from regweave.config.settings import BANKS
 from regweave.errors import RegweaveError
 from regweave.io.modality import BankName, Stated, bank_of
 from regweave.jobs.table import PairFiles
+from regweave.model.domain import Domain, ImageFacts
 from regweave.run.read import Reading
 from regweave.types import Geometry, LabelMap, Modality
 
@@ -23,6 +24,7 @@ class PairContents:
     moving: Geometry
     shown: tuple[frozenset[int], frozenset[int]]
     bank: BankName
+    facts: tuple[ImageFacts, ImageFacts]  # what a model records of both images
 
     @property
     def in_both(self) -> frozenset[int]:
@@ -54,7 +56,7 @@ def scan(pairs: Sequence[PairFiles], reading: Reading) -> DatasetScan:
     names: dict[int, str] = {}
 
     @cache
-    def look(image: Path, labels: Path, stated: Stated) -> tuple[Geometry, frozenset[int], Modality]:
+    def look(image: Path, labels: Path, stated: Stated) -> tuple[Geometry, frozenset[int], Modality, ImageFacts]:
         volume = reading.image(image, stated)
         found = reading.labels(labels, volume.geometry)
         assert volume.modality is not None
@@ -62,18 +64,27 @@ def scan(pairs: Sequence[PairFiles], reading: Reading) -> DatasetScan:
         values = frozenset(found.values())
         for value in sorted(values & found.names.keys()):
             names.setdefault(value, found.names[value])
-        return volume.geometry, values, volume.modality
+        return volume.geometry, values, volume.modality, ImageFacts.of(volume, found)
 
     for pair in pairs:
         try:
-            fixed, a, of_fixed = look(pair.fixed, pair.fixed_labels, reading.fixed_modality)
-            moving, b, of_moving = look(pair.moving, pair.moving_labels, reading.moving_modality)
+            fixed, a, of_fixed, one = look(pair.fixed, pair.fixed_labels, reading.fixed_modality)
+            moving, b, of_moving, other = look(pair.moving, pair.moving_labels, reading.moving_modality)
             for mask, grid in ((pair.fixed_mask, fixed), (pair.moving_mask, moving)):
                 reading.mask(mask, grid)
-            seen[pair.id] = PairContents(fixed, moving, (a, b), bank_of(of_fixed, of_moving))
+            seen[pair.id] = PairContents(fixed, moving, (a, b), bank_of(of_fixed, of_moving), (one, other))
         except RegweaveError as error:
             failed[pair.id] = error
     return DatasetScan(seen, failed, names)
+
+
+def domain_of(found: DatasetScan, ids: Sequence[str], classes: Sequence[int], modality: BankName) -> Domain | None:
+    """Return the domain of the images of some pairs; None for two modalities, which one domain does not describe."""
+    if modality == "multi":
+        return None
+    facts = {id(one): one for name in ids for one in found.contents[name].facts}.values()
+    kept = [replace(f, volumes_ml={c: v for c, v in f.volumes_ml.items() if c in classes}) for f in facts]
+    return Domain.over(kept, modality)
 
 
 def choose_bank(found: DatasetScan) -> BankName:

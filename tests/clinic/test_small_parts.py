@@ -107,16 +107,13 @@ def test_flags_and_verdict_follow_the_worst_structure():
 @pytest.mark.parametrize(
     ("numbers", "flag"),
     [
-        ({}, "pass"),
-        ({"volume_change_percent": None}, "look"),
-        ({"jacobian_least": None}, "look"),
+        ({}, "pass"), ({"volume_change_percent": None}, "look"), ({"jacobian_least": None}, "look"),
         ({"planes": 0, "jacobian_least": None, "volume_change_percent": None, "inverse_p95_mm": 0.1}, "pass"),
         ({"planes": 0, "jacobian_least": None, "volume_change_percent": None}, "look"),
-        ({"outline_dice": 0.8}, "fail"),
-        ({"state": "cut", "volume_change_percent": None}, "cut"),
+        ({"outline_dice": 0.8}, "fail"), ({"state": "cut", "volume_change_percent": None}, "cut"),
         ({"state": "cut", "found_today": True}, "look"),
     ],
-)
+)  # fmt: skip
 def test_what_was_not_measured_does_not_pass(numbers, flag):
     assert flagged(row_of(**numbers), clinic_rules()).flag == flag
 

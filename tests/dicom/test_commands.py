@@ -152,16 +152,9 @@ def test_the_ways_out_of_several_series_are_those_that_the_message_names(capsys,
         "with --series (or --planning-series), or name a folder of one" in " ".join(err.split()),
     ) == (2, True, True)
     words = (
-        "register",
-        both / "a",
-        study / "plan" / "ct",
-        "-o",
-        tmp_path / "out",
-        "--write",
-        "transform",
-        "--init",
+        "register", both / "a", study / "plan" / "ct", "-o", tmp_path / "out", "--write", "transform", "--init",
         "none",
-    )
+    )  # fmt: skip
     assert run(capsys, *words)[0] == 0
     words = ("warp", "dose", study / "plan" / "dose.dcm", "-t", study / "shift.tfm", "-r", both)
     assert run(capsys, *words, "-o", tmp_path / "new.dcm", "--series", list_series(both)[0].hash)[0] == 0

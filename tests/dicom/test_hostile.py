@@ -192,14 +192,8 @@ def test_a_registration_says_its_direction_by_its_frames(study, capsys):
 
 def test_a_structure_set_given_for_labels_names_the_way(study, capsys):
     words = (
-        "register",
-        study / "today",
-        study / "plan",
-        "--moving-labels",
-        study / "plan" / "set.dcm",
-        "-o",
-        study / "o",
-    )
+        "register", study / "today", study / "plan", "--moving-labels", study / "plan" / "set.dcm", "-o", study / "o",
+    )  # fmt: skip
     assert main([str(word) for word in words]) == 3
     assert "regweave contours" in capsys.readouterr().err
 

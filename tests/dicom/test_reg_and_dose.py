@@ -198,13 +198,8 @@ def test_a_grid_of_long_directions_is_refused(pair, tmp_path):
     write_reg_deformable(tmp_path / "reg.dcm", shift, *pair, spacing_mm=5.0)
     data = pydicom.dcmread(tmp_path / "reg.dcm")
     data.DeformableRegistrationSequence[0].DeformableRegistrationGridSequence[0].ImageOrientationPatient = [
-        2,
-        0,
-        0,
-        0,
-        2,
-        0,
-    ]
+        2, 0, 0, 0, 2, 0,
+    ]  # fmt: skip
     data.save_as(tmp_path / "reg.dcm")
     with pytest.raises(RegweaveError, match="E111"):
         read_reg(tmp_path / "reg.dcm")

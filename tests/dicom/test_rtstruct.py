@@ -114,13 +114,10 @@ def test_a_set_on_another_series_of_the_frame_is_said(tmp_path, plan):
 @pytest.mark.parametrize(
     ("stated", "name"),
     [
-        ("A" * 70, "A" * 64),
-        (["Parotid", "L"], "Parotid L"),
-        ("Cord\x07PRV", "Cord PRV"),
-        ("Cord\n", "Cord"),
+        ("A" * 70, "A" * 64), (["Parotid", "L"], "Parotid L"), ("Cord\x07PRV", "Cord PRV"), ("Cord\n", "Cord"),
         ("", "ROI 7"),
     ],
-)
+)  # fmt: skip
 def test_a_name_that_dicom_does_not_allow_is_mended_and_said(tmp_path, plan, stated, name):
     data = rtstruct(PLAN, [replace(ROIS[0], name="Cord"), replace(ROIS[0], name="Cache ")])
     unchecked = pydicom.DataElement(0x30060026, "LO", stated, validation_mode=pydicom.config.IGNORE)

@@ -19,17 +19,14 @@ from regweave.io.dicom.series import list_series, read_series
 EVEN = Made()
 TILT = np.radians(14.0)
 CASES = {
-    "even": EVEN,
-    "uneven": replace(EVEN, along=(0.0, 0.2, 1.1, 4.0, 6.9, 8.0, 9.5, 12.5, 13.0, 16.0)),
+    "even": EVEN, "uneven": replace(EVEN, along=(0.0, 0.2, 1.1, 4.0, 6.9, 8.0, 9.5, 12.5, 13.0, 16.0)),
     "tilted": replace(EVEN, column=(0.0, np.cos(TILT), np.sin(TILT))),
     "prone": replace(EVEN, row=(-1.0, 0.0, 0.0), column=(0.0, -1.0, 0.0), origin=(31.0, 40.0, 7.0)),
     "feet first": replace(EVEN, row=(-1.0, 0.0, 0.0), origin=(31.0, -40.0, 30.0)),
-    "sagittal": replace(EVEN, row=(0.0, 1.0, 0.0), column=(0.0, 0.0, -1.0)),
-    "sheared": replace(EVEN, shear=0.25),
+    "sagittal": replace(EVEN, row=(0.0, 1.0, 0.0), column=(0.0, 0.0, -1.0)), "sheared": replace(EVEN, shear=0.25),
     "two spacings": replace(EVEN, along=(0.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0)),
-    "mr": replace(EVEN, modality="MR"),
-    "pet": replace(EVEN, modality="PT"),
-}
+    "mr": replace(EVEN, modality="MR"), "pet": replace(EVEN, modality="PT"),
+}  # fmt: skip
 
 
 def interior(volume):
@@ -103,11 +100,8 @@ def test_two_scans_of_one_identifier_are_refused_and_passes_of_one_scan_are_not(
         for scan, (shift, more) in enumerate(((0.0, {"AcquisitionNumber": 1} if apart else {}), (along, apart))):
             number = k + 1 + 8 * scan if numbered else k + 1
             elements = {
-                "SliceThickness": thickness,
-                "SOPInstanceUID": uid(2, scan, k),
-                "InstanceNumber": number,
-                **more,
-            }
+                "SliceThickness": thickness, "SOPInstanceUID": uid(2, scan, k), "InstanceNumber": number, **more,
+            }  # fmt: skip
             made = replace(EVEN, along=tuple(2.0 * n + shift for n in range(8)), elements=elements)
             save(tmp_path / f"{scan}{k}.dcm", image(made, k))
     if scans == 1:

@@ -15,12 +15,9 @@ from regweave.types import Energy
 
 ENGINES = available()
 TINY = [
-    ((2, 2, 1), (2, 1, 2)),
-    ((3, 2, 1), (2, 3, 1)),
-    ((2, 2, 1), (2, 2, 2)),
-    ((1, 2, 3), (1, 1, 4)),
+    ((2, 2, 1), (2, 1, 2)), ((3, 2, 1), (2, 3, 1)), ((2, 2, 1), (2, 2, 2)), ((1, 2, 3), (1, 1, 4)),
     ((5, 1, 1), (2, 2, 2)),
-]
+]  # fmt: skip
 
 
 def random_energy(shape, counts, seed, *, weight=0.6, low=-1.0, elastic=False):

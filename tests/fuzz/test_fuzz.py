@@ -43,19 +43,12 @@ def fill() -> str:
 @pytest.mark.parametrize(
     ("call", "kind"),
     [
-        (lambda: "fine", "accepted"),
-        (["check", "nothing.nii"], "refused"),
-        (["check"], "refused"),
-        (os.abort, "crash"),
-        (lambda: 1 / 0, "internal error"),
-        (lambda: os._exit(70), "internal error"),
-        (lambda: os._exit(3), "no code"),
-        (lambda: time.sleep(600), "hang"),
-        (fill, "memory"),
-        (leave, "files left"),
+        (lambda: "fine", "accepted"), (["check", "nothing.nii"], "refused"), (["check"], "refused"),
+        (os.abort, "crash"), (lambda: 1 / 0, "internal error"), (lambda: os._exit(70), "internal error"),
+        (lambda: os._exit(3), "no code"), (lambda: time.sleep(600), "hang"), (fill, "memory"), (leave, "files left"),
         (leave_and_fail, "files left"),
     ],
-)
+)  # fmt: skip
 def test_each_end_is_told(fuzz, tmp_path, call, kind):
     child, _, _ = fuzz
     folder = tmp_path / "case"

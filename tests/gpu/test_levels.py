@@ -15,17 +15,12 @@ from regweave.study.phantoms import make_phantom
 from regweave.types import Image, LabelMap, StructureMaps, WeightTable
 
 BANK = [
-    {"name": "sad", "metric": "sad"},
-    {"name": "soft", "metric": "sad", "sigma_voxels": 0.8, "window": [0.1, 0.7]},
-    {"name": "ncc", "metric": "ncc"},
-    {"name": "ncc4", "metric": "ncc", "support": 4, "options": {"squared": True}},
-    {"name": "mi", "metric": "mi"},
-    {"name": "fine", "metric": "mi", "options": {"bins": 16}},
-    {"name": "dwt", "metric": "dwt"},
-    {"name": "gradient", "metric": "gradient"},
-    {"name": "ngf", "metric": "ngf"},
+    {"name": "sad", "metric": "sad"}, {"name": "soft", "metric": "sad", "sigma_voxels": 0.8, "window": [0.1, 0.7]},
+    {"name": "ncc", "metric": "ncc"}, {"name": "ncc4", "metric": "ncc", "support": 4, "options": {"squared": True}},
+    {"name": "mi", "metric": "mi"}, {"name": "fine", "metric": "mi", "options": {"bins": 16}},
+    {"name": "dwt", "metric": "dwt"}, {"name": "gradient", "metric": "gradient"}, {"name": "ngf", "metric": "ngf"},
     {"name": "mind", "metric": "mind"},
-]
+]  # fmt: skip
 LEVELS = [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 30.0, "steps": 2}]
 
 

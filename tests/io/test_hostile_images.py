@@ -58,38 +58,24 @@ def code_of(path, **options):
 
 def test_nifti_headers_that_contradict_themselves(tmp_path):
     for fields, code in [
-        ({"datatype": 0}, "E102"),
-        ({"datatype": 3}, "E102"),
-        ({"datatype": 255}, "E102"),
-        ({"datatype": 511}, "E102"),
-        ({"datatype": -1}, "E102"),
-        ({"datatype": 1, "bitpix": 1}, "E103"),
-        ({"datatype": 1536, "bitpix": 128}, "E103"),
-        ({"datatype": 2048, "bitpix": 256}, "E103"),
-        ({"bitpix": 64}, "E113"),
-        ({"bitpix": 0}, "E113"),
-        ({"scl_slope": np.inf}, "E102"),
-        ({"scl_slope": 2, "scl_inter": np.inf}, "E102"),
-        ({"vox_offset": 352.5}, "E102"),
-        ({"vox_offset": 8e9}, "E102"),
-        ({"vox_offset": -352}, "E102"),
-        ({"vox_offset": np.nan}, "E102"),
-        ({"xyzt_units": 5}, "E102"),
-        ({"sform_code": 77}, "E102"),
-        ({"sform_code": -1}, "E102"),
+        ({"datatype": 0}, "E102"), ({"datatype": 3}, "E102"), ({"datatype": 255}, "E102"),
+        ({"datatype": 511}, "E102"), ({"datatype": -1}, "E102"), ({"datatype": 1, "bitpix": 1}, "E103"),
+        ({"datatype": 1536, "bitpix": 128}, "E103"), ({"datatype": 2048, "bitpix": 256}, "E103"),
+        ({"bitpix": 64}, "E113"), ({"bitpix": 0}, "E113"), ({"scl_slope": np.inf}, "E102"),
+        ({"scl_slope": 2, "scl_inter": np.inf}, "E102"), ({"vox_offset": 352.5}, "E102"),
+        ({"vox_offset": 8e9}, "E102"), ({"vox_offset": -352}, "E102"), ({"vox_offset": np.nan}, "E102"),
+        ({"xyzt_units": 5}, "E102"), ({"sform_code": 77}, "E102"), ({"sform_code": -1}, "E102"),
         ({"qform_code": 1, "quatern_b": 5}, "E113"),
         ({"qform_code": 1, "quatern_b": 0.8, "quatern_c": 0.8, "quatern_d": 0.8}, "E113"),
         ({"qform_code": 1, "quatern_c": np.nan}, "E113"),
         ({"qform_code": 1, "sform_code": 0, "pixdim": [1, -1, 1, 1, 0, 0, 0, 0]}, "E113"),
         ({"qform_code": 1, "sform_code": 0, "pixdim": [1, np.inf, 1, 1, 0, 0, 0, 0]}, "E113"),
         ({"qform_code": 1, "sform_code": 0, "pixdim": [7, 1, 1, 1, 0, 0, 0, 0]}, "E113"),
-        ({"pixdim": [1, 1, -1, 1, 0, 0, 0, 0]}, "E113"),
-        ({"pixdim": [1, 1, np.nan, 1, 0, 0, 0, 0]}, "E113"),
-        ({"pixdim": [1, 7, 7, 7, 0, 0, 0, 0]}, "E113"),
-        ({"pixdim": [1, 1, 1, 1.02, 0, 0, 0, 0]}, "E113"),
+        ({"pixdim": [1, 1, -1, 1, 0, 0, 0, 0]}, "E113"), ({"pixdim": [1, 1, np.nan, 1, 0, 0, 0, 0]}, "E113"),
+        ({"pixdim": [1, 7, 7, 7, 0, 0, 0, 0]}, "E113"), ({"pixdim": [1, 1, 1, 1.02, 0, 0, 0, 0]}, "E113"),
         ({"srow_x": [1e-6, 0, 0, 0], "srow_z": [0, 0, 1e6, 0], "pixdim": [1, 1e-6, 1, 1e6, 0, 0, 0, 0]}, "E111"),
         ({"srow_x": [1, 0, 0, 1e30]}, "E111"),
-    ]:
+    ]:  # fmt: skip
         for suffix in [".nii", ".nii.gz"]:
             path = save(tmp_path / f"x{suffix}", header(**fields))
             assert code_of(path) == code
@@ -98,16 +84,11 @@ def test_nifti_headers_that_contradict_themselves(tmp_path):
 
 def test_nifti_headers_of_ordinary_programs(tmp_path):
     for fields in [
-        {"scl_slope": np.nan, "scl_inter": np.nan},
-        {"scl_slope": 0, "scl_inter": np.inf},
-        {"pixdim": [0, 1.005, 1, 0.999, 5, -3, np.nan, 0]},
-        {"pixdim": [0] * 8},
-        {"qform_code": 1, "quatern_b": 0, "pixdim": [0, 1, 1, 1, 0, 0, 0, 0]},
-        {"quatern_b": 5},
-        {"sform_code": 5},
-        {"xyzt_units": 10},
-        {"vox_offset": 0},
-    ]:
+        {"scl_slope": np.nan, "scl_inter": np.nan}, {"scl_slope": 0, "scl_inter": np.inf},
+        {"pixdim": [0, 1.005, 1, 0.999, 5, -3, np.nan, 0]}, {"pixdim": [0] * 8},
+        {"qform_code": 1, "quatern_b": 0, "pixdim": [0, 1, 1, 1, 0, 0, 0, 0]}, {"quatern_b": 5}, {"sform_code": 5},
+        {"xyzt_units": 10}, {"vox_offset": 0},
+    ]:  # fmt: skip
         path = save(tmp_path / "x.nii", header(**fields))
         np.testing.assert_array_equal(read_image(path).data.ravel(order="F"), np.arange(np.prod(SHAPE)))
     path = save(tmp_path / "x.nii", header(sform_code=4, srow_x=[2, 0, 0, 0]))

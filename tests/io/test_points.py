@@ -38,16 +38,13 @@ FCSV = "# Markups fiducial file\n# CoordinateSystem = {}\n# columns = id,x,y,z,l
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("p.mrk.json", markups("LPS"), (1, 2, 3)),
-        ("p.mrk.json", markups("RAS"), (-1, -2, 3)),
-        ("p.fcsv", FCSV.format("LPS"), (1, 2, 3)),
-        ("p.fcsv", FCSV.format("1"), (1, 2, 3)),
-        ("p.fcsv", FCSV.format("RAS"), (-1, -2, 3)),
-        ("p.fcsv", FCSV.format("0"), (-1, -2, 3)),
+        ("p.mrk.json", markups("LPS"), (1, 2, 3)), ("p.mrk.json", markups("RAS"), (-1, -2, 3)),
+        ("p.fcsv", FCSV.format("LPS"), (1, 2, 3)), ("p.fcsv", FCSV.format("1"), (1, 2, 3)),
+        ("p.fcsv", FCSV.format("RAS"), (-1, -2, 3)), ("p.fcsv", FCSV.format("0"), (-1, -2, 3)),
         ("p.csv", "x_lps,y_lps,z_lps,label\n1,2,3,a\n", (1, 2, 3)),
         ("p.csv", "label,z_ras,y_ras,x_ras\na,3,2,1\n", (-1, -2, 3)),
     ],
-)
+)  # fmt: skip
 def test_frames(tmp_path, name, text, expected):
     (tmp_path / name).write_text(text)
     points, labels = read_points(tmp_path / name)
@@ -58,22 +55,15 @@ def test_frames(tmp_path, name, text, expected):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("p.mrk.json", markups(None)),
-        ("p.mrk.json", markups("IJK")),
-        ("p.mrk.json", markups("LPS", positionStatus="undefined")),
-        ("p.mrk.json", markups("LPS", position=[1, 2])),
-        ("p.mrk.json", markups("LPS", position=[1, 2, float("nan")])),
-        ("p.mrk.json", "{"),
-        ("p.mrk.json", '{"markups": []}'),
-        ("p.fcsv", FCSV.format("IJK")),
-        ("p.fcsv", "# columns = id,x,y,z\nF,1,2,3\n"),
-        ("p.csv", "x,y,z\n1,2,3\n"),
-        ("p.csv", "x_lps,y_lps,z_ras\n1,2,3\n"),
-        ("p.csv", "x_lps,y_lps,z_lps\n1,2,\n"),
-        ("p.csv", ""),
+        ("p.mrk.json", markups(None)), ("p.mrk.json", markups("IJK")),
+        ("p.mrk.json", markups("LPS", positionStatus="undefined")), ("p.mrk.json", markups("LPS", position=[1, 2])),
+        ("p.mrk.json", markups("LPS", position=[1, 2, float("nan")])), ("p.mrk.json", "{"),
+        ("p.mrk.json", '{"markups": []}'), ("p.fcsv", FCSV.format("IJK")),
+        ("p.fcsv", "# columns = id,x,y,z\nF,1,2,3\n"), ("p.csv", "x,y,z\n1,2,3\n"),
+        ("p.csv", "x_lps,y_lps,z_ras\n1,2,3\n"), ("p.csv", "x_lps,y_lps,z_lps\n1,2,\n"), ("p.csv", ""),
         ("p.xyz", "1 2 3"),
     ],
-)
+)  # fmt: skip
 def test_points_without_a_frame_or_a_number_are_refused(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     with pytest.raises(RegweaveError) as caught:

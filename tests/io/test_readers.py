@@ -64,15 +64,11 @@ def monai_like(volume, space=None, channel=True):
 
 
 IN_MEMORY = {
-    "ants": ants_like,
-    "torchio": torchio_like,
-    "monai": monai_like,
+    "ants": ants_like, "torchio": torchio_like, "monai": monai_like,
     "monai without a channel": lambda v: monai_like(v, "RAS", channel=False),
-    "monai in LPS": lambda v: monai_like(v, "LPS"),
-    "array": lambda v: (v.data, RAS),
-    "nibabel": lambda v: nib.Nifti1Image(v.data, RAS),
-    "nibabel, another format": lambda v: nib.MGHImage(v.data, RAS),
-}
+    "monai in LPS": lambda v: monai_like(v, "LPS"), "array": lambda v: (v.data, RAS),
+    "nibabel": lambda v: nib.Nifti1Image(v.data, RAS), "nibabel, another format": lambda v: nib.MGHImage(v.data, RAS),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", IN_MEMORY)

@@ -17,16 +17,10 @@ def labels(names: dict[int, str], values=None) -> LabelMap:
 @pytest.mark.parametrize(
     "other",
     [
-        "left parotid",
-        "LEFT_PAROTID",
-        "Parotid_L",
-        "parotid, lt",
-        "ParotidLeft",
-        "Parotid-Left",
-        "leftParotid",
+        "left parotid", "LEFT_PAROTID", "Parotid_L", "parotid, lt", "ParotidLeft", "Parotid-Left", "leftParotid",
         "LEFTPAROTID",
     ],
-)
+)  # fmt: skip
 def test_spellings_of_one_name(other):
     assert normalised(other) == normalised("LeftParotid")
 

@@ -27,16 +27,10 @@ from regweave.model.model import Model
 from regweave.run.start import require_start
 
 READERS = {
-    "m.json": (Model.load, "E170"),
-    "s.toml": (load, "E185"),
-    "p.mrk.json": (read_points, "E116"),
-    "p.csv": (read_points, "E116"),
-    "p.fcsv": (read_points, "E116"),
-    "n.json": (read_names, "E107"),
-    "n.tsv": (read_names, "E107"),
-    "pairs.csv": (read_pairs, "E132"),
-    "result.json": (read_json, "E102"),
-}
+    "m.json": (Model.load, "E170"), "s.toml": (load, "E185"), "p.mrk.json": (read_points, "E116"),
+    "p.csv": (read_points, "E116"), "p.fcsv": (read_points, "E116"), "n.json": (read_names, "E107"),
+    "n.tsv": (read_names, "E107"), "pairs.csv": (read_pairs, "E132"), "result.json": (read_json, "E102"),
+}  # fmt: skip
 """Each text that users and strangers hand in, what reads it, and the code of one that cannot be understood."""
 JSON_AND_TOML = ["m.json", "s.toml", "p.mrk.json", "n.json", "result.json"]
 
@@ -51,15 +45,11 @@ def code_of(name, path):
 @pytest.mark.parametrize(
     "text",
     [
-        "[" * 100_000,
-        '{"a":' * 50_000,
-        "1" * 5000,
-        '{"a": ' + "1" * 5000 + "}",
-        "a = " + "[" * 100_000,
+        "[" * 100_000, '{"a":' * 50_000, "1" * 5000, '{"a": ' + "1" * 5000 + "}", "a = " + "[" * 100_000,
         "a = " + "1" * 5000,
     ],
     ids=["lists", "tables", "digits", "digits in a table", "TOML lists", "TOML digits"],
-)
+)  # fmt: skip
 def test_deep_nesting_and_long_numbers_have_the_code_of_their_file(tmp_path, text):
     for name in JSON_AND_TOML:
         (tmp_path / name).write_text(text)

@@ -140,17 +140,14 @@ def test_the_thread_count_does_not_change_a_bit(case, rng):
     coefficients = rng.normal(size=(3, 5, 4, 6)).astype(np.float32)
     inverse = np.linalg.inv(np.vstack([matrix, [0, 0, 0, 1]]))[:3].copy()
     calls = [
-        lambda: _core.warp(image, matrix, field, 0.0, False),
-        lambda: _core.warp_valid(image.shape, matrix, field),
-        lambda: _core.warp_labels(labels, matrix, field),
-        lambda: _core.warp_nearest(labels, matrix, field, 0),
+        lambda: _core.warp(image, matrix, field, 0.0, False), lambda: _core.warp_valid(image.shape, matrix, field),
+        lambda: _core.warp_labels(labels, matrix, field), lambda: _core.warp_nearest(labels, matrix, field, 0),
         lambda: _core.compose(u, field),
-        lambda: _core.resample_field(u, (6, 7, 8), [1.5, 1.1, 1.2], [0.1, 0.0, -0.2]),
-        lambda: _core.jacobian(u),
+        lambda: _core.resample_field(u, (6, 7, 8), [1.5, 1.1, 1.2], [0.1, 0.0, -0.2]), lambda: _core.jacobian(u),
         lambda: _core.ffd(coefficients, [-1.0, 0.0, 2.0], [3.0, 4.0, 2.5], (11, 12, 10)),
         lambda: _core.ffd_adjoint(u, [-1.0, 0.0, 2.0], [3.0, 4.0, 2.5], (5, 4, 6)),
         lambda: _core.invert(field, matrix, inverse, image.shape, 20, 1e-4)[0],
-    ]
+    ]  # fmt: skip
     before = _core.threads()
     try:
         for call in calls:

@@ -106,17 +106,12 @@ def test_array_is_placed_by_affine_or_spacing():
 def test_array_is_checked():
     good, mm = np.arange(64.0).reshape(4, 4, 4), {"spacing_mm": (1, 1, 1)}
     for array, place, code in (
-        (np.zeros((4, 4)), mm, "E103"),
-        (np.zeros((4, 4, 4), complex), mm, "E103"),
-        (np.full((4, 4, 4), np.nan), mm, "E104"),
-        (np.zeros((4, 4, 4)), mm, "E105"),
-        (good, {}, "E108"),
+        (np.zeros((4, 4)), mm, "E103"), (np.zeros((4, 4, 4), complex), mm, "E103"),
+        (np.full((4, 4, 4), np.nan), mm, "E104"), (np.zeros((4, 4, 4)), mm, "E105"), (good, {}, "E108"),
         (good, {"affine": np.eye(4), "spacing_mm": (1, 1, 1)}, "E108"),
-        (good, {"affine": np.eye(4), "frame": "LAS"}, "E108"),
-        (good, {"spacing_mm": (1, 1)}, "E108"),
-        (good, {"affine": np.eye(4) + np.eye(4, k=1)}, "E111"),
-        (good, {"spacing_mm": (1, 0, 1)}, "E111"),
-    ):
+        (good, {"affine": np.eye(4), "frame": "LAS"}, "E108"), (good, {"spacing_mm": (1, 1)}, "E108"),
+        (good, {"affine": np.eye(4) + np.eye(4, k=1)}, "E111"), (good, {"spacing_mm": (1, 0, 1)}, "E111"),
+    ):  # fmt: skip
         with pytest.raises(RegweaveError, match=code):
             Volume.from_array(array, **place)
     with pytest.raises(RegweaveError, match="E106"):

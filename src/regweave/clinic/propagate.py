@@ -355,14 +355,9 @@ class _Stages:
 
 
 def write_contours(
-    plan: ScanLike,
-    today: ScanLike,
-    output: str | Path,
-    *,
-    overwrite: bool = False,
-    on_stage: OnStage | None = None,
+    plan: ScanLike, today: ScanLike, output: str | Path, *, overwrite: bool = False, on_stage: OnStage | None = None,
     **options: Any,
-) -> Propagation:
+) -> Propagation:  # fmt: skip
     """Propagate contours and write all files into a new folder, which appears when it is complete.
 
     ``options`` are those of `propagate_contours`.

@@ -39,13 +39,9 @@ LEAST_RANGE = {"ct": 100.0}
 
 
 def read_scans(
-    plan: ScanLike,
-    today: ScanLike,
-    rtstruct: str | Path | StructureSet | None = None,
-    *,
-    series: tuple[str | None, str | None] = (None, None),
-    allow_id_mismatch: bool = False,
-) -> tuple[Series, Series, StructureSet]:
+    plan: ScanLike, today: ScanLike, rtstruct: str | Path | StructureSet | None = None, *,
+    series: tuple[str | None, str | None] = (None, None), allow_id_mismatch: bool = False,
+) -> tuple[Series, Series, StructureSet]:  # fmt: skip
     """Read plan, today's scan and the structures of the plan; ``series`` has the hashes of both series."""
     chosen = rtstruct if isinstance(rtstruct, StructureSet) else _rtstruct(plan, today, rtstruct)
     drawn_on = referenced_series(chosen) if isinstance(chosen, Path) else frozenset()

@@ -24,13 +24,9 @@ TIE_BREAK = 1e-4  # Cost of moving by one control spacing: flat patches tie betw
 
 
 def solve(
-    terms: Terms,
-    weights: WeightTable,
-    minimise: Callable[[Energy], Solution],
-    loss_coefficient: float = 0.0,
-    *,
+    terms: Terms, weights: WeightTable, minimise: Callable[[Energy], Solution], loss_coefficient: float = 0.0, *,
     tie_break: float = TIE_BREAK,
-) -> Solution:
+) -> Solution:  # fmt: skip
     """Minimise w·Ψ(x, D) + coefficient·Δ over labellings D by an engine: predict (0), impute (+η) or violate (−1)."""
     return minimise(assemble(terms, weights, loss_coefficient, tie_break=tie_break))
 

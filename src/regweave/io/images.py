@@ -49,13 +49,9 @@ LISTED = 5  # Images that the message about a folder with several names
 
 
 def read_image(
-    source: Any,
-    *,
-    nifti_frame: NiftiFrame = "auto",
-    nonfinite: NonFinite = "error",
-    follow_links: bool = False,
+    source: Any, *, nifti_frame: NiftiFrame = "auto", nonfinite: NonFinite = "error", follow_links: bool = False,
     series: str | None = None,
-) -> Volume:
+) -> Volume:  # fmt: skip
     """Read a 3-D scalar image: voxels [i, j, k] in float32 with an affine that ends in LPS millimetres.
 
     ``source`` is a .nii, .nii.gz, .nrrd, .nhdr, .mha or .mhd file, a folder with one of them or with a DICOM series, an

@@ -5,7 +5,7 @@ differently. Where both sides name their structures, names decide.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -93,10 +93,6 @@ def _read_json(path: Path) -> list[tuple[Any, Any]]:
     raise TypeError("neither names by value nor values by name")
 
 
-def _read_tsv(path: Path) -> list[tuple[Any, Any]]:
-    return [(row["index"], row["name"]) for row in parse_table(read_text(path), "\t")]
-
-
 def _read_snap(path: Path) -> list[tuple[Any, Any]]:
     found = SNAP_LINE.findall(read_text(path))
     if not found:
@@ -104,7 +100,11 @@ def _read_snap(path: Path) -> list[tuple[Any, Any]]:
     return found
 
 
-READERS = {".tsv": _read_tsv, ".txt": _read_snap, ".label": _read_snap}
+READERS: dict[str, Callable[[Path], list[tuple[Any, Any]]]] = {
+    ".tsv": lambda path: [(row["index"], row["name"]) for row in parse_table(read_text(path), "\t")],
+    ".txt": _read_snap,
+    ".label": _read_snap,
+}
 
 
 def _value(found: Any) -> int:

@@ -135,14 +135,9 @@ def _summary(distances_mm: Sequence[float]) -> dict[str, float]:
 
 
 def score_landmarks(
-    fixed_points: ArrayLike,
-    moving_points: ArrayLike,
-    names: Sequence[str],
-    start: Transform,
-    transform: Transform,
-    inverse: Transform,
-    guides: Sequence[bool] = (),
-) -> LandmarkScore:
+    fixed_points: ArrayLike, moving_points: ArrayLike, names: Sequence[str], start: Transform, transform: Transform,
+    inverse: Transform, guides: Sequence[bool] = (),
+) -> LandmarkScore:  # fmt: skip
     """Measure the landmarks of a registration before and after.
 
     The points (P, 3) are in LPS millimetres, in the same order; a point without a name has its number. ``start`` and

@@ -264,17 +264,11 @@ class Verdict:
 
 
 def judge(
-    score: PairScore,
-    rules: Rules,
-    *,
-    regularity: Mapping[str, float] | None = None,
-    inverse_error: InverseError | None = None,
-    landmarks: LandmarkScore | None = None,
-    warnings: Iterable[str] | None = None,
-    clinic: ClinicSection | None = None,
-    whole: WholePair | None = None,
+    score: PairScore, rules: Rules, *, regularity: Mapping[str, float] | None = None,
+    inverse_error: InverseError | None = None, landmarks: LandmarkScore | None = None,
+    warnings: Iterable[str] | None = None, clinic: ClinicSection | None = None, whole: WholePair | None = None,
     likeness: Likeness | None = None,
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     """Apply acceptance criteria to the measurements of a registration.
 
     Only structures that both label maps show can break a rule. A rule about a measurement that is not given is not
@@ -364,15 +358,11 @@ def _of_structures(score: PairScore) -> dict[str, Measure]:
 
 
 STRUCTURE_RULES = {
-    "structure_pushed_percent": "pushed_percent",
-    "structure_outside_percent": "outside_percent",
-    "structure_volume_percent": "volume_change_percent",
-    "structure_least_jacobian": "jacobian_least",
-    "structure_largest_jacobian": "jacobian_largest",
-    "structure_inverse_mm": "inverse_p95_mm",
-    "outline_dice": "outline_dice",
-    "structure_displacement_mm": "displacement_mean_mm",
-}
+    "structure_pushed_percent": "pushed_percent", "structure_outside_percent": "outside_percent",
+    "structure_volume_percent": "volume_change_percent", "structure_least_jacobian": "jacobian_least",
+    "structure_largest_jacobian": "jacobian_largest", "structure_inverse_mm": "inverse_p95_mm",
+    "outline_dice": "outline_dice", "structure_displacement_mm": "displacement_mean_mm",
+}  # fmt: skip
 """Rules about each propagated structure, and the number that each is about."""
 ANOTHER_PATIENT = "another_patient_signs"
 OTHER_PATIENT = ("similarity_after", "displacement_p95_mm", "bones_bent_mm")

@@ -70,14 +70,9 @@ class Alignment:
 
 
 def align(
-    pair: ImagePair,
-    weights: WeightTable,
-    schedule: Settings,
-    *,
-    coarse: WeightTable | None = None,
-    on_step: Callable[[Step], None] | None = None,
-    device: Device = CPU,
-) -> Alignment:
+    pair: ImagePair, weights: WeightTable, schedule: Settings, *, coarse: WeightTable | None = None,
+    on_step: Callable[[Step], None] | None = None, device: Device = CPU,
+) -> Alignment:  # fmt: skip
     """Minimise w·Ψ(x, D), eq. (2), over deformations D, coarse to fine.
 
     The rows of ``weights`` are the members of the schedule's bank, of which those of the discrete levels are used;

@@ -97,12 +97,8 @@ def _fitted(pyramid: Sequence[PyramidLevel], start: Float64Array) -> tuple[float
 
 
 METHODS: dict[str, Callable[[Volume, Volume, bool], Float64Array]] = {
-    "none": _none,
-    "moments": _moments,
-    "rigid": _rigid,
-    "affine": _affine,
-    STRUCTURES: _affine,
-}
+    "none": _none, "moments": _moments, "rigid": _rigid, "affine": _affine, STRUCTURES: _affine,
+}  # fmt: skip
 
 
 def _windowed(fixed: Volume, moving: Volume) -> tuple[Image, Image]:

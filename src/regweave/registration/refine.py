@@ -46,15 +46,9 @@ class Refinement:
 
 
 def refine(
-    pair: ImagePair,
-    displacement: Float32Array,
-    weights: WeightTable,
-    schedule: Settings,
-    settings: Refine,
-    *,
-    on_step: Callable[[RefineStep], None] | None = None,
-    device: Device = CPU,
-) -> Refinement:
+    pair: ImagePair, displacement: Float32Array, weights: WeightTable, schedule: Settings, settings: Refine, *,
+    on_step: Callable[[RefineStep], None] | None = None, device: Device = CPU,
+) -> Refinement:  # fmt: skip
     """Minimise the weighted costs plus the smoothness of the displacement, starting from the discrete result.
 
     The result of a stage is the best of its steps, so it never costs more than the start, smoothed by ``settings``.

@@ -26,13 +26,9 @@ class Inversion:
 
 
 def invert(
-    transform: Transform,
-    geometry: Geometry | None = None,
-    *,
-    max_iter: int = 50,
-    tolerance_mm: float = 1e-3,
+    transform: Transform, geometry: Geometry | None = None, *, max_iter: int = 50, tolerance_mm: float = 1e-3,
     kernels: Any = _core,
-) -> Inversion:
+) -> Inversion:  # fmt: skip
     """Invert a transform on the moving grid by Newton's method.
 
     Each voxel q solves ``affine · (p + u(p)) = q`` for p by at most ``max_iter`` damped Newton steps on the trilinear

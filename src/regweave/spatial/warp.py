@@ -42,13 +42,9 @@ def to_field(displacement: Float32Array, geometry: Geometry) -> Field:
 
 
 def warp_image(
-    moving: Volume,
-    transform: Transform,
-    *,
-    fill: float = 0.0,
-    interpolation: Interpolation = "linear",
+    moving: Volume, transform: Transform, *, fill: float = 0.0, interpolation: Interpolation = "linear",
     kernels: Any = _core,
-) -> Volume:
+) -> Volume:  # fmt: skip
     """Resample a moving image on the fixed grid, that of the transform's field.
 
     ``moving`` is the original image, not one that was resampled before; ``fill`` is the value more than half a voxel

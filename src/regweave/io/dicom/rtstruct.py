@@ -330,14 +330,9 @@ LONGEST_REMARK = 200
 
 
 def write_rtstruct(
-    path: str | Path,
-    structures: StructureSet,
-    series: Series,
-    *,
-    source: StructureSet,
-    names: Mapping[str, str] | None = None,
-    remarks: Mapping[int, str] | None = None,
-) -> None:
+    path: str | Path, structures: StructureSet, series: Series, *, source: StructureSet,
+    names: Mapping[str, str] | None = None, remarks: Mapping[int, str] | None = None,
+) -> None:  # fmt: skip
     """Write structures drawn on slices of a series as a new, unapproved set; empty structures are not written.
 
     The series gives patient, study, frame of reference and referenced images; ``source``, the planning set, becomes the

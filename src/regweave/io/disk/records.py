@@ -63,17 +63,11 @@ def this_program() -> dict[str, Any]:
 
 
 KINDS = {
-    "list_type": "a list is needed",
-    "model_type": "a table is needed",
-    "dataclass_type": "a table is needed",
-    "tuple_type": "a list is needed",
-    "dict_type": "a table is needed",
-    "float_type": "a number is needed",
-    "int_type": "a whole number is needed",
-    "string_type": "a text is needed",
-    "missing": "it is missing",
+    "list_type": "a list is needed", "model_type": "a table is needed", "dataclass_type": "a table is needed",
+    "tuple_type": "a list is needed", "dict_type": "a table is needed", "float_type": "a number is needed",
+    "int_type": "a whole number is needed", "string_type": "a text is needed", "missing": "it is missing",
     "string_pattern_mismatch": "the name is not one that regweave gives",
-}
+}  # fmt: skip
 """Plain words for what does not fit."""
 LARGEST = 1e100  # Beyond this a number is none that a registration measures, and no axis can hold it
 

@@ -47,7 +47,7 @@ def parse_json(text: str, *, constants: bool = False) -> Any:
             object_pairs_hook=_unique,
             parse_int=_integer,
             parse_float=_finite,
-            parse_constant=_nothing if constants else _refuse_constant,
+            parse_constant=(lambda _: None) if constants else _refuse_constant,
         )
     except RecursionError as error:
         raise ValueError(f"it nests deeper than {MAX_NESTING} levels") from error
@@ -140,10 +140,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"the number {shown(text)} is not finite")
     return value
-
-
-def _nothing(_: str) -> None:
-    return None
 
 
 def _refuse_constant(text: str) -> None:

@@ -115,14 +115,9 @@ def require_series(ends: Ends, start: str, target: str, path: str) -> None:
 
 
 def require_reference(
-    ends: Ends | None,
-    reference: Geometry,
-    path: str,
-    *,
-    space: str | None = None,
-    other_grid: bool = False,
+    ends: Ends | None, reference: Geometry, path: str, *, space: str | None = None, other_grid: bool = False,
     whole_scan: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Check that a transform brings an image onto a reference grid.
 
     ``space`` of the result is by default that of the grid; where both grids are the same, it is fixed. With

@@ -266,11 +266,8 @@ OWN_BYTES = 3 << 29
 CPU_S, WALL_S, BYTES_PER_S = 10, 120, 5 << 20
 """Time that a file gets, and more by its length; a loop ends by the first, a reader that waits by the second."""
 ENVIRONMENT = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "HDF5_PLUGIN_PRELOAD": "::",
-    "MALLOC_ARENA_MAX": "1",
-}
+    "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "HDF5_PLUGIN_PRELOAD": "::", "MALLOC_ARENA_MAX": "1",
+}  # fmt: skip
 written: set[tuple[int, ...]] = set()  # Files that this process wrote, which need no child to be read
 
 

@@ -183,14 +183,9 @@ class CudaFields:
         return self._kernels.return_errors(self._upload(u), there, self._upload(back), *rows).numpy()
 
     def invert(
-        self,
-        u: Float32Array,
-        matrix: Float64Array,
-        inverse_matrix: Float64Array,
-        shape: tuple[int, int, int],
-        max_iter: int,
-        tolerance: float,
-    ) -> tuple[Any, Any]:
+        self, u: Float32Array, matrix: Float64Array, inverse_matrix: Float64Array, shape: tuple[int, int, int],
+        max_iter: int, tolerance: float,
+    ) -> tuple[Any, Any]:  # fmt: skip
         """Solve matrix · (p + u(p)) = q for each voxel q of shape; return matrix · p - q and what remains."""
         arguments = (matrix, inverse_matrix, shape, max_iter, tolerance)
         found, residual = self._kernels.invert(self._upload(u), *arguments)

@@ -52,7 +52,7 @@ def test_a_ct_looks_like_one_and_registers():
 
 
 def test_a_patient_has_four_organs_that_change():
-    pair = anatomy.patient(4)
+    pair = anatomy.patient(5)
     names = [pair.fixed_labels.name(value) for value in pair.fixed_labels.values()]
     assert tuple(names) == anatomy.PATIENT_LABELS
     rims = []
@@ -60,6 +60,6 @@ def test_a_patient_has_four_organs_that_change():
         gland = part.labels.data == 2
         rim = part.data[ndimage.binary_dilation(gland) & ~gland]
         rims.append(np.median(rim[np.abs(rim) < 250]) - np.median(part.data[gland]))
-    assert rims[0] > 10 > -10 > rims[1]  # the agent brightens the fat round the gland in the later scan
-    again = anatomy.patient(4)
+    assert rims[0] > rims[1] + 30  # the agent brightens the fat round the gland in the later scan
+    again = anatomy.patient(5)
     np.testing.assert_array_equal(again.fixed.data, pair.fixed.data)

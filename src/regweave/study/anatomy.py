@@ -365,8 +365,8 @@ def _agent_and_drift(image: Float64Array, depth: dict[int, Float64Array], points
     for gland in (4, 5):
         near = np.exp(-((np.maximum(depth[gland], 0.0) / 16.0) ** 4))
         image = np.where((image > -300.0) & (image < 250.0), image + 2.6 * near * (10.0 - image), image)
-    near = np.exp(-((np.maximum(depth[2], 0.0) / 38.0) ** 2))
-    drift = image * (1 - 0.35 * near) + 100.0 * near * (1 + 0.6 * np.sin(points[0] / 14.0))
+    near = np.exp(-((np.maximum(depth[2], 0.0) / 32.0) ** 2))
+    drift = image * (1 - 0.5 * near) + 160.0 * near * (1 + 0.6 * np.sin(points[0] / 14.0 + points[2] / 19.0))
     return np.where(image > -300.0, drift, image)
 
 

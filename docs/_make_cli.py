@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,32 @@ Made from the program's own help by `docs/_make_cli.py`. Every command ends with
 """
 
 
+Key = tuple[str, str]
+COMMON = """## Options of many commands
+
+A command that has one of these options names it below its table.
+"""
+OFTEN = 3
+"""Commands that an option has, with one default, to be in the table of common ones."""
+APART = {"--output", "--init", "--model", "--series", "--config", "--reference", "--classes"}
+"""Options that mean something else in each command."""
+HEAD = ["| argument or option | meaning | default |", "|---|---|---|"]
+
+
 def page() -> str:
-    """Return the page: each command with its arguments and options."""
+    """Return the page: common options, then each command with its arguments and options."""
     found = [pair for name in COMMANDS for pair in _commands(f"regweave {name}", load_command(name))]
-    sections = [_section(path, command) for path, command in found]
-    return "\n".join([INTRODUCTION, *sections])
+    rows = {path: [(_key(p), _row(p)) for p in command.params if p.name != "help"] for path, command in found}
+    words: dict[tuple[str, str], list[str]] = {}
+    for key, row in (pair for listed in rows.values() for pair in listed):
+        words.setdefault(key, []).append(row)
+    common = {
+        key: max(given, key=lambda row, given=given: (given.count(row), len(row)))
+        for key, given in words.items()
+        if len(given) >= OFTEN and key[0].startswith("`--") and key[0].split("`")[1] not in APART
+    }
+    sections = [_section(path, command, rows[path], common.keys()) for path, command in found]
+    return "\n".join([INTRODUCTION, COMMON, *HEAD, *sorted(common.values()), "", *sections])
 
 
 def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -33,20 +54,28 @@ def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield from _commands(f"{path} {name}", member)
 
 
-def _section(path: str, command: Any) -> str:
+def _section(path: str, command: Any, rows: list[tuple[Key, str]], common: Collection[Key]) -> str:
     lines = [f"## {path}", "", inspect.cleandoc(command.help or ""), ""]
-    lines += ["| argument or option | meaning | default |", "|---|---|---|"]
-    lines += [_row(p) for p in command.params if p.name != "help"]
-    return "\n".join(lines) + "\n"
+    if own := [row for key, row in rows if key not in common]:
+        lines += [*HEAD, *own, ""]
+    if shared := [key[0] for key, _ in rows if key in common]:
+        lines += [f"Also {', '.join(shared)}.", ""]
+    return "\n".join(lines)
+
+
+def _key(parameter: Any) -> Key:
+    return _name(parameter), _default(parameter)
+
+
+def _name(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.metavar or parameter.name.upper()}`"
+    return ", ".join(f"`{word}`" for word in [*parameter.opts, *parameter.secondary_opts])
 
 
 def _row(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
-        name = f"`{parameter.metavar or parameter.name.upper()}`"
-    else:
-        name = ", ".join(f"`{word}`" for word in [*parameter.opts, *parameter.secondary_opts])
     meaning = getattr(parameter, "help", None) or ""
-    return f"| {name} | {meaning.replace('|', chr(92) + '|')} | {_default(parameter)} |"
+    return f"| {_name(parameter)} | {meaning.replace('|', chr(92) + '|')} | {_default(parameter)} |"
 
 
 def _default(parameter: Any) -> str:

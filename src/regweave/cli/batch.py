@@ -35,12 +35,11 @@ def batch(
 ) -> None:
     """Register every pair of a list; write a folder for each, results.csv, results.json and an index page.
 
-    The columns of the list are id, fixed, moving and, each optional and each
-    empty where a row has none, fixed_labels, moving_labels, fixed_mask,
-    moving_mask, model, preset and init. Everything is checked before the
-    first registration. Exit status 1 if some pairs ended with errors: the
-    others are there, and the failures are named. With --strict the status is
-    6 if a verdict is fail.
+    The list has the columns id, fixed and moving. Optional, and perhaps
+    empty: fixed_labels, moving_labels, fixed_mask, moving_mask, model,
+    preset and init. Everything is checked before the
+    first registration. Exit status 1 if some pairs failed; they are named.
+    With --strict the status is 6 if a verdict is fail.
     """
     cluster, output = machines.cluster, Path(job.output)
     write = parse_outputs(str(job.write)) if job.write else None

@@ -45,12 +45,11 @@ def evaluate(
 ) -> None:
     """Register every pair with every method; write results.csv, results.json, summary.md and HTML pages.
 
-    The columns of the list are id, fixed, moving, fixed_labels, moving_labels
-    and, if patients have several pairs, group: the patients of a pair, with +
-    between them; fixed_mask and moving_mask name the regions that count.
-    Exit status 1 if some registrations ended with errors: the others are
-    in the results, and the failures are named there. With --strict the
-    status is 6 if a verdict is fail.
+    The list has the columns id, fixed, moving, fixed_labels and
+    moving_labels. Optional columns: group (the patients of a pair, with +
+    between them), fixed_mask and moving_mask (regions that count).
+    Exit status 1 if some registrations failed; they are named in the results.
+    With --strict the status is 6 if a verdict is fail.
     """
     if job.preset is not None and job.config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")

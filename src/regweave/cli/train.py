@@ -77,10 +77,10 @@ def train(
     """Learn weights of metrics by structure, from masks alone; write a model and its page.
 
     A learned weight is used, structure by structure, only where it raised the
-    Dice of warped masks of patients that were left out. The columns of the
-    list are id, fixed, moving, fixed_labels, moving_labels and, if patients
-    have several pairs, group: the patients of a pair, with + between them;
-    fixed_mask and moving_mask name the regions that count. `regweave presets
+    Dice of warped masks of patients that were left out. The list has the
+    columns id, fixed, moving, fixed_labels and moving_labels. Optional:
+    group (the patients of a pair, with + between them), fixed_mask and
+    moving_mask (regions that count). `regweave presets
     show default` prints all options of the table ``train``.
     """
     shown = TrainingBar(lines=True, shown=not quiet)

@@ -17,9 +17,12 @@ from regweave.clinic.structures import find_outline, rigid_pair, rigid_reason, r
 from regweave.contours.carry import carry
 from regweave.contours.regions import dice_of_areas, volume_ml
 from regweave.contours.shape import shape_of
+from regweave.errors import RegweaveError
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import read_series
 from regweave.measures.verdict import clinic_rules
+from regweave.spatial.rigid import rigid_fit
+from regweave.spatial.warp import warp_points
 from regweave.types import Field, Transform, Volume
 
 TILT = np.radians(15)
@@ -102,6 +105,32 @@ def test_no_tissue_is_drawn_on_slices_that_show_no_patient(even):
     assert last["skin"] <= 13
     note = {row.name: row.note for row in done.quality.structures}["skin"]
     assert note.endswith("slices that show no patient")
+
+
+def test_landmarks_guide_and_structures_of_the_plan_stay_rigid(even):
+    """Those asked for and fixation devices are rigid in the map; a name that the plan lacks is refused."""
+    plan, today, planned = even
+    name = next(iter(ORGANS))
+    middle = today.image.geometry.points((np.array(today.image.geometry.shape) - 1) / 2)
+    points = middle + np.random.default_rng(0).uniform(-14, 14, (7, 3))
+    done = propagate_contours(
+        plan, today, rtstruct=planned, init=np.eye(4), carry_external=True, progress=False, rigid=name,
+        landmarks=(points, points - np.array([4.0, -3.0, 0.0])), guide_points=0.5, name_map={name: "renamed"},
+    )  # fmt: skip
+    assert set(done.result.rigid_mm) == {"renamed", "frame"}
+    assert done.result.provenance.call.rigid == ("renamed", "frame")
+    assert all(point.guides for point in done.result.landmarks.points)
+    assert done.result.landmarks.after_mm["mean"] < done.result.landmarks.before_mm["mean"]
+    shape = shape_of(planned.named(name), plan)
+    inside = today.image.geometry.points(np.argwhere(np.ones(today.image.geometry.shape)).astype(float))
+    inside = inside[shape.at(warp_points(inside, done.transform)) < -1.0]
+    there = warp_points(inside, done.transform)
+    motion = rigid_fit(inside, there)
+    assert np.linalg.norm(inside @ motion[:3, :3].T + motion[:3, 3] - there, axis=1).max() < 0.1
+    with pytest.raises(RegweaveError, match="E121: 'nothing' is no structure"):
+        propagate_contours(plan, today, rtstruct=planned, init=np.eye(4), progress=False, rigid="nothing")
+    with pytest.raises(RegweaveError, match="E116: landmarks of the fixed image are missing"):
+        propagate_contours(plan, today, rtstruct=planned, progress=False, guide_points=1.0)
 
 
 @pytest.fixture(scope="module")

@@ -72,6 +72,13 @@ def contours(
     name_map: Annotated[Path | None, input_option(help="New names: a line OLD,NEW for each, or JSON.")] = None,
     fixed_points: Annotated[Path | None, input_option(help="Landmarks on today's scan.")] = None,
     moving_points: Annotated[Path | None, input_option(help="The same landmarks on the planning scan.")] = None,
+    guide_points: Annotated[
+        float | None, input_option(help="Let the landmarks guide, with their accuracy in mm.", metavar="MM")
+    ] = None,
+    rigid: Annotated[
+        str | None,
+        method_option(help="Structures that stay rigid, with commas, or bones; FIXATION always does.", metavar="NAMES"),
+    ] = None,
     carry_external: Annotated[
         bool, method_option("--carry-external", help="Carry the patient's outline, never contour it in today's CT.")
     ] = False,
@@ -106,6 +113,7 @@ def contours(
             plan, today, output, rtstruct=rtstruct, structures=_names(structures), model=model, init=init,
             name_map=name_map, rules=rules, show_ids=show_ids, allow_id_mismatch=allow_id_mismatch, series=series,
             landmarks=None if fixed_points is None and moving_points is None else (fixed_points, moving_points),
+            guide_points=guide_points, rigid=rigid or (),
             carry_external=carry_external, both_ways=both_ways, threads=threads, device=device, overwrite=overwrite,
             on_stage=bar,
         )  # fmt: skip

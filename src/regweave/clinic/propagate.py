@@ -35,9 +35,11 @@ from regweave.model.model import Model
 from regweave.progress import ContoursBar, Progress
 from regweave.registration import devices
 from regweave.run.images import FILES, OutputImages
+from regweave.run.job import POINTS
 from regweave.run.memory import allowed_threads
 from regweave.run.register import register
 from regweave.run.result import Result
+from regweave.run.rigid import names_of
 from regweave.spatial.invert import invert
 from regweave.spatial.warp import warp_labels
 from regweave.threads import kernel_threads
@@ -107,6 +109,8 @@ def propagate_contours(
     init: str | Path | Transform | ArrayLike = "rigid",
     name_map: str | Path | Mapping[str, str] | None = None,
     landmarks: tuple[Points, Points] | None = None,
+    guide_points: float | None = None,
+    rigid: str | Sequence[str] = (),
     carry_external: bool = False,
     both_ways: bool = False,
     rules: str | Path | Rules | None = None,
@@ -137,6 +141,10 @@ def propagate_contours(
         New names of structures in files, and for a model.
     landmarks : two paths or arrays, optional
         Points today and in the plan: files, or arrays of LPS millimetres.
+    guide_points : float, optional
+        Let the landmarks guide, with their accuracy in mm.
+    rigid : names, optional
+        Structures that stay rigid, or ``bones``; those that the plan calls FIXATION always do.
     carry_external : bool
         Carry the patient's outline, never contour it in today's CT.
     both_ways : bool
@@ -167,7 +175,7 @@ def propagate_contours(
     """
     chosen_series = series_by_place(tuple(series or ()), plan)
     judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules or clinic_rules()
-    points = None if landmarks is None else LandmarkPairs.read(*landmarks)
+    points = None if landmarks is None and guide_points is None else LandmarkPairs.read(*(landmarks or (None, None)))
     names = read_name_map(name_map) if isinstance(name_map, str | Path) else name_map or {}
     with ContoursBar(shown=progress and on_stage is None) as bar, kernel_threads(allowed_threads(threads)):
         stages = _Stages(on_stage or bar)
@@ -194,8 +202,9 @@ def propagate_contours(
 
             stages.begin("register")
             stages.parts = 2 if both_ways else 1
-            options = {"model": model, "threads": threads, "device": device, "on_progress": stages.step}
-            result = _registered(now, then, start.transform, labels if labels.data.any() else None, options)
+            options: dict[str, Any] = {"model": model, "threads": threads, "device": device, "on_progress": stages.step}
+            ours = options | _ours(guide_points, landmarks, _stiff(rigid, tissue, labels, values, names))
+            result = _registered(now, then, start.transform, labels if labels.data.any() else None, ours)
             agreement = _other_way(now, then, start.transform, result, stages, options) if both_ways else None
 
             stages.begin("contours")
@@ -237,6 +246,25 @@ def propagate_contours(
             planned, structures=tuple(drawn), frame_uid=now.series.frame_uid, identity=who, left_out=(*left_out, *lost)
         )
         return Propagation(then.series, now.series, planned, new_set, result, on_today, names)
+
+
+def _ours(
+    guide_points: float | None, landmarks: tuple[Points, Points] | None, rigid: list[str] | None
+) -> dict[str, Any]:
+    """Return the options of the registration that carries the contours, and not of that the other way."""
+    points = {} if guide_points is None else dict(zip(POINTS, landmarks or (), strict=True))
+    return {"guide_points": guide_points, "rigid": rigid, **points}
+
+
+def _stiff(
+    asked: str | Sequence[str], tissue: Sequence[Structure], labels: LabelMap, values: Mapping[int, int],
+    names: Mapping[str, str],
+) -> list[str] | None:  # fmt: skip
+    """Return names of structures that stay rigid: those asked for, and fixation devices that the copy shows."""
+    shown = set(labels.values())
+    devices = [one.name for one in tissue if one.kind == "FIXATION" and values[one.number] in shown]
+    found = [*(names_of(asked) if asked else ()), *devices]
+    return [names.get(name, name) for name in found] or None
 
 
 def _registered(today: Scan, plan: Scan, start: Transform, labels: LabelMap | None, options: dict[str, Any]) -> Result:

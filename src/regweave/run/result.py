@@ -240,7 +240,7 @@ class Result(RecordPart):
         guides = points.guides or [guided.get(tuple(at), False) for at in points.fixed.tolist()]
         by = images.start, self.transform, self.inverse
         score = score_landmarks(points.fixed, points.moving, points.names, *by, guides)
-        clinic = None if clinic is None else clinic.with_landmarks()
+        clinic = clinic.with_landmarks() if clinic is not None and score.judging else clinic
         score = score.model_copy(update={"sha256": dict(points.sha256)})
         return self.model_copy(update={"landmarks": score, "clinic": clinic})
 

@@ -78,7 +78,7 @@ def make_scan(
     return PhantomScan(series, StructureSet(drawn, name, series.frame_uid, identity, (), f"1.2.7.{seed}"))
 
 
-def smooth_map(seed: int, amplitude_mm: float, knot_mm: float = 45.0) -> Map:
+def smooth_map(seed: int, amplitude_mm: float) -> Map:
     """Return the identity plus a random smooth displacement of that largest length."""
     rng = np.random.default_rng(seed)
     knots = ndimage.gaussian_filter(rng.standard_normal((3, 10, 10, 10)), (0, 0.6, 0.6, 0.6))
@@ -86,7 +86,7 @@ def smooth_map(seed: int, amplitude_mm: float, knot_mm: float = 45.0) -> Map:
     splines = [ndimage.spline_filter(k, mode="nearest") for k in knots]
 
     def there(points: Float64Array) -> Float64Array:
-        index = (points / knot_mm + 4.5).T
+        index = (points / KNOT_MM + 4.5).T
         moved = [ndimage.map_coordinates(k, index, order=3, mode="nearest", prefilter=False) for k in splines]
         return np.asarray(points + np.stack(moved, axis=-1))
 
@@ -186,6 +186,7 @@ def _between(data: Float32Array, at: Float64Array, wanted: Float64Array) -> Floa
     return np.asarray(data[..., below] * (1 - t) + data[..., below + 1] * t)
 
 
+KNOT_MM = 45.0  # Distance of the knots of a random displacement
 COUCH_MM = (7.3, -11.6, 4.2)  # Position of the couch today
 POINTS, DEPTH_MM = 400, 8.0
 """Points whose error is measured, and how far below the skin they lie: at the skin itself there is nothing to see."""

@@ -36,11 +36,10 @@ def tissue_values(image: Volume) -> Volume:
     return Volume(data, image.geometry, image.modality)
 
 
-def patient_mask(image: Volume, structures: LabelMap | None = None) -> NDArray[np.bool_] | None:
+def patient_mask(image: Volume) -> NDArray[np.bool_] | None:
     """Segment the patient in a CT whose last axis runs along the slices, without couch, mask and other supports.
 
-    Filled in each slice, so lungs and windpipe are inside; None if there is no body. ``structures`` on the same grid
-    are added to the patient.
+    Filled in each slice, so lungs and windpipe are inside; None if there is no body.
     """
     dense = image.data > BODY_HU
     ball = _disc(image.geometry, THIN_MM / 2.0)
@@ -53,8 +52,6 @@ def patient_mask(image: Volume, structures: LabelMap | None = None) -> NDArray[n
     sizes = np.bincount(parts.ravel())[1:]
     kept = np.flatnonzero(sizes >= LEAST_SHARE * sizes.max()) + 1
     body = np.isin(parts, kept) if len(kept) < count else core
-    if structures is not None:
-        body |= structures.data != 0
     body = np.stack([ndimage.binary_fill_holes(body[..., k]) for k in range(body.shape[2])], axis=2)
     return body if body.mean() >= LEAST_BODY else None
 

@@ -251,15 +251,15 @@ def _part_inside(inner: tuple[int, ...], outer: tuple[int, ...], index_map: Floa
     return float(inside.all(axis=1).mean())
 
 
-def check_overlap(fixed: Geometry, moving: Geometry, matrix: Float64Array, *, minimum: float = MIN_OVERLAP) -> float:
+def check_overlap(fixed: Geometry, moving: Geometry, matrix: Float64Array) -> float:
     """Return the overlap, or raise E120 where it is below the limit."""
     overlap = overlap_fraction(fixed, moving, matrix)
-    if overlap >= minimum:
+    if overlap >= MIN_OVERLAP:
         return overlap
     centre = np.append(fixed.corners_mm().mean(axis=0), 1.0)
     distance = np.linalg.norm((matrix @ centre)[:3] - moving.corners_mm().mean(axis=0))
     message = (
-        f"fixed and moving image overlap by {overlap:.1%} of the smaller one, needed {minimum:.0%}; "
+        f"fixed and moving image overlap by {overlap:.1%} of the smaller one, needed {MIN_OVERLAP:.0%}; "
         f"their centres are {distance:.1f} mm apart"
     )
     raise RegweaveError("E120", message, "start from the images themselves with --init moments")

@@ -58,10 +58,10 @@ def paired_bootstrap(differences: ArrayLike, groups: Sequence[str], n: int = 200
     return Interval(mean, float(low), float(high))
 
 
-def count_better(differences: ArrayLike, tolerance: float = 0.0) -> Counts:
-    """Count differences, where more is better, above, below and within a tolerance; NaN counts nowhere."""
+def count_better(differences: ArrayLike) -> Counts:
+    """Count differences above, below and at zero; NaN counts nowhere."""
     values = np.asarray(differences, dtype=np.float64)
-    better, worse = int((values > tolerance).sum()), int((values < -tolerance).sum())
+    better, worse = int((values > 0).sum()), int((values < 0).sum())
     return Counts(better, worse, int((~np.isnan(values)).sum()) - better - worse)
 
 

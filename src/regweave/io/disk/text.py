@@ -37,18 +37,13 @@ def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
     return content.decode("utf-8-sig")
 
 
-def parse_json(text: str, *, constants: bool = False) -> Any:
-    """Parse strict JSON (RFC 8259), or raise ValueError; with `constants` NaN and Infinity become None."""
+def parse_json(text: str) -> Any:
+    """Parse strict JSON (RFC 8259), or raise ValueError."""
     if len(text) > MAX_JSON_CHARACTERS:
         raise ValueError(f"it has {len(text)} characters, allowed are {MAX_JSON_CHARACTERS}")
     try:
-        content = json.loads(
-            text,
-            object_pairs_hook=_unique,
-            parse_int=_integer,
-            parse_float=_finite,
-            parse_constant=(lambda _: None) if constants else _refuse_constant,
-        )
+        hooks: dict[str, Any] = {"parse_int": _integer, "parse_float": _finite, "parse_constant": _refuse_constant}
+        content = json.loads(text, object_pairs_hook=_unique, **hooks)
     except RecursionError as error:
         raise ValueError(f"it nests deeper than {MAX_NESTING} levels") from error
     if isinstance(content, dict | list):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from regweave.jobs.atlas import build_atlas, evaluate_atlas, segment
     from regweave.jobs.batch import batch
     from regweave.jobs.regions import measure
+    from regweave.jobs.template import build_template
     from regweave.model.model import Model, models
     from regweave.progress import Progress
     from regweave.run.realign import realign
@@ -47,6 +48,7 @@ __all__ = [
     "__version__",
     "batch",
     "build_atlas",
+    "build_template",
     "evaluate",
     "evaluate_atlas",
     "examples",
@@ -83,6 +85,7 @@ _HOMES = {
     "WeightTable": "types",
     "batch": "jobs.batch",
     "build_atlas": "jobs.atlas",
+    "build_template": "jobs.template",
     "evaluate": "study.evaluate",
     "evaluate_atlas": "jobs.atlas",
     "examples": "study",

@@ -23,7 +23,7 @@ from regweave.cli.options import (
     method_option,
 )  # fmt: skip
 from regweave.contours.labels import contour_labels
-from regweave.errors import EXIT_SOME_FAILED, RegweaveError, UsageError
+from regweave.errors import EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
 from regweave.io import atomic_path, prepare_output, read_image, read_labels, require_absent, write_image, write_labels
 from regweave.io.dicom.rtstruct import write_rtstruct
 from regweave.io.dicom.series import read_series
@@ -34,6 +34,7 @@ from regweave.io.transforms.files import DICOM_SUFFIXES, write_linear
 from regweave.jobs.atlas import SegmentJob
 from regweave.jobs.atlas import segment as run_segment
 from regweave.jobs.regions import measure as run_measure
+from regweave.jobs.template import TemplateJob, build_template
 from regweave.progress import BatchBar
 from regweave.run.realign import realign
 from regweave.types import StructureSet
@@ -148,6 +149,27 @@ def _one_file(job: SegmentJob, output: Path, *, overwrite: bool) -> list[dict[st
                 write_image(output.with_name(f"{stem_of(output)}.{name}.nii.gz"), read_image(done / f"{name}.nii.gz"))
             shutil.copyfile(done / "labels.tsv", output.with_name(f"{stem_of(output)}.tsv"))
     return rows
+
+
+@app.command(epilog=examples("regweave template people.csv -o TEMPLATE", "regweave template people.csv -o T --resume"))
+@from_fields
+def template(job: TemplateJob, *, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Build the unbiased mean of images.
+
+    The columns of the list are id, image and, if wanted, labels and mask.
+    The folder gets template.nii.gz, labels.nii.gz, and the transforms of every
+    image, both ways. The order of the list does not matter.
+    """
+    try:
+        with BatchBar(lines=True, shown=not quiet) as bar:
+            found = build_template(**vars(replace(job, on_progress=bar)))
+    except KeyboardInterrupt as error:
+        raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    for number, one in enumerate(found["rounds"], start=1):
+        print(f"round {number}: change {one['change']:.2%}, mean field {one['bias']:.3f} voxels")
 
 
 @app.command(epilog=examples("regweave series bold.nii.gz -o realigned"))

@@ -159,7 +159,11 @@ def build_atlas(
             (folder / row["id"]).mkdir()
             write_image(folder / row["id"] / IMAGE, image)
             write_labels(folder / row["id"] / LABELS, labels)
-        _require_alike(kinds, values)
+        require_alike(kinds)
+        if not set.intersection(*values.values()):
+            first = "; ".join(f"{name} has {sorted(found)[:6]}" for name, found in list(values.items())[:3])
+            message = f"the label maps have no structure in common: {first}"
+            raise RegweaveError("E136", message, "give maps that share some")
         rows = tuple(AtlasRow(id=row["id"], group=row.get("group", row["id"])) for row in listed.rows)
         kept = {v: names.get(v, str(v)) for v in sorted(set().union(*values.values()))}
         found = Atlas.model_validate({"modality": next(iter(kinds.values())), "names": kept, "rows": rows})
@@ -167,16 +171,13 @@ def build_atlas(
     return found.model_copy(update={"folder": Path(output).absolute()})
 
 
-def _require_alike(kinds: Mapping[str, str], values: Mapping[str, set[int]]) -> None:
-    """Raise E172 for images of two kinds, E136 for maps without a common structure."""
+def require_alike(kinds: Mapping[str, str]) -> None:
+    """Raise E172 where some images are CT and others are not."""
     if len(set(kinds.values())) > 1:
         fewer = min(("ct", "mr"), key=list(kinds.values()).count)
         named = ", ".join(name for name, kind in kinds.items() if kind == fewer)
         words = {"ct": "CT and the others are not", "mr": "no CT and the others are"}[fewer]
-        raise RegweaveError("E172", f"{named}: these images are {words}", "build an atlas folder for each kind")
-    if not set.intersection(*values.values()):
-        first = "; ".join(f"{name} has {sorted(found)[:6]}" for name, found in list(values.items())[:3])
-        raise RegweaveError("E136", f"the label maps have no structure in common: {first}", "give maps that share some")
+        raise RegweaveError("E172", f"{named}: these images are {words}", "give images of one kind")
 
 
 @dataclass(frozen=True, kw_only=True)

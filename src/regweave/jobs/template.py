@@ -1,0 +1,239 @@
+"""Templates: the mean intensity and shape of several images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import linalg, ndimage
+
+from regweave import notices
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import (
+    check_same_grid,
+    fill_value,
+    image_sha256,
+    owned_path,
+    read_labels,
+    read_transform,
+    write_image,
+    write_labels,
+    write_transform,
+)
+from regweave.io.disk.outputs import working_folder
+from regweave.io.disk.records import write_record
+from regweave.io.modality import OUTSIDE_HU
+from regweave.io.transforms.files import write_linear
+from regweave.jobs.atlas import require_alike
+from regweave.jobs.batch import STORE, batch
+from regweave.jobs.table import Table, TableColumns, read_table
+from regweave.options import called, described, option
+from regweave.progress import OnBatchProgress
+from regweave.registration.initial import initial_affine
+from regweave.run.fusion import fuse
+from regweave.run.images import FILES
+from regweave.run.memory import allowed_threads
+from regweave.run.read import Reading
+from regweave.spatial.intensity import default_window
+from regweave.spatial.invert import invert
+from regweave.spatial.warp import chained, inverse_of, warp_image, warp_labels
+from regweave.threads import kernel_threads, side_by_side
+from regweave.types import Ends, Field, Float64Array, Geometry, Transform, Volume
+
+COLUMNS = TableColumns(("id", "image"), ("labels", "mask"), ("image", "labels", "mask"), "each line names an image")
+STILL = 0.005  # Relative change of the template below which no round follows
+MOST_BIAS = 0.02  # Voxels of the mean field at which its inverse is applied no more
+CORRECTIONS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemplateJob:
+    """Template of a list of images."""
+
+    images: Table = field(kw_only=False, metadata=described(
+        "List with the columns ``id``, ``image`` and if wanted ``labels`` and ``mask``.", typed=Path,
+        metavar="LIST.csv",
+    ))  # fmt: skip
+    output: str | Path = field(kw_only=False, metadata=described(
+        "Folder for the template, the transforms and the work.", typed=Path, metavar="FOLDER",
+        flags=("--output", "-o"),
+    ))  # fmt: skip
+    rounds: int = option(4, "Most rounds; fewer where the template changes no more.", panel="Method", metavar="N")
+    sharpen: float = option(0.5, "Share of the fine detail that is added to the mean.", panel="Method", metavar="X")
+    preset: str | None = option(
+        None, "Settings of the registrations by name.", panel="Method", metavar="NAME", complete="preset"
+    )
+    device: str | None = option(
+        None, "Compute device of the registrations: cpu, cuda, cuda:N or auto.", panel="Method", metavar="NAME"
+    )
+    workers: int | None = option(
+        None, "Processes, each with one thread. By default all cores.", panel="Machine", metavar="N"
+    )
+    resume: bool = option(False, "Continue what was interrupted.", flags=("--resume",))
+    on_progress: OnBatchProgress | None = option(
+        None, "Function that gets a `BatchProgress` after every registration.", typed=None
+    )
+
+
+@dataclass(frozen=True)
+class _Person:
+    """One image of the list; ``scale`` brings images of an arbitrary scale to one."""
+
+    id: str
+    row: dict[str, str]
+    image: Volume
+    scale: float
+
+
+@called(TemplateJob)
+def build_template(job: TemplateJob) -> dict[str, Any]:
+    """Build the unbiased mean of images.
+
+    Each round registers all images to the template, moves it to their mean shape by the inverse of the mean field, and
+    averages the images there, each interpolated once. The order of the list does not change a bit.
+
+    The folder gets ``template.nii.gz``, ``labels.nii.gz`` by a vote where all images have labels, and for each image
+    ``transforms/ID.h5``, which brings it onto the template, and ``transforms/ID_inverse.h5``.
+
+    Returns
+    -------
+    dict
+        ``rounds`` with the relative ``change`` of the template and the ``bias``, the mean field in voxels that is left.
+
+    Raises
+    ------
+    RegweaveError
+        E132 for the list, E101 for files, E112 for labels on another grid, E135 where a registration failed, E150 where
+        the output is taken, E172 where some images are CT and others are not.
+    """
+    listed = read_table(job.images, COLUMNS)
+    if len(listed.rows) < 2:
+        message = f"{listed.name} is not a usable list of images: it has one, two or more are needed"
+        raise RegweaveError("E132", message, "add images")
+    if job.rounds < 1 or not 0 <= job.sharpen <= 5:
+        raise UsageError("E192", f"--rounds is {job.rounds}, --sharpen {job.sharpen:g}", "give 1 or more, and 0 to 5")
+    rows = sorted((dict(row) for row in listed.rows), key=lambda row: (image_sha256(row["image"]), row["id"]))
+    folder, done = Path(job.output), list[dict[str, float]]()
+    with kernel_threads(allowed_threads(job.workers)), working_folder(folder, STORE, "a template", resume=job.resume):
+        people = [_read(row) for row in rows]
+        require_alike({one.id: "ct" if one.image.modality == "ct" else "mr" for one in people})
+        grid, starts = _first_space(people)
+        flat = [Transform(Field.zero(grid), matrix) for matrix in starts]
+        template, maps = _mean(people, flat, grid, job.sharpen), flat
+        for number in range(1, job.rounds + 1):
+            maps = _registered(people, starts, template, folder / f"round{number}", job)
+            maps, bias = unbiased(maps, grid)
+            before, template = template, _mean(people, maps, grid, job.sharpen)
+            change = float(np.abs(template.data - before.data).mean() / np.abs(before.data).mean())
+            done.append({"change": change, "bias": bias})
+            if change < STILL:
+                break
+        _write(people, maps, template, folder)
+        write_record(folder / "template.json", {"rounds": done, "images": [one.id for one in people]})
+    return {"rounds": done}
+
+
+def _read(row: dict[str, str]) -> _Person:
+    image = Reading().image(row["image"])
+    if "labels" in row:
+        check_same_grid(image.geometry, read_labels(row["labels"]).geometry, row["labels"])
+    assert image.modality is not None
+    low, high = (0.0, 1.0) if image.modality == "ct" else default_window(image.data, image.modality)
+    return _Person(row["id"], row, image, 1.0 / max(high - min(low, 0.0), 1e-9))
+
+
+def _first_space(people: Sequence[_Person]) -> tuple[Geometry, list[Float64Array]]:
+    """Return a grid of mean place and size, and the matrices from it to the images.
+
+    The first image by its hash is only where the affine maps begin: their mean is taken out.
+    """
+    first = people[0].image
+    maps = side_by_side(
+        lambda one: np.eye(4) if one is people[0] else initial_affine(first, one.image, "affine"), people
+    )
+    mean = np.real(linalg.expm(np.mean([linalg.logm(one) for one in maps], axis=0)))
+    grow = np.maximum(np.linalg.norm(mean[:3, :3], axis=0), 1.0)
+    x, y, z = np.ceil(np.array(first.geometry.shape) * grow).astype(int).tolist()
+    centre = mean[:3, :3] @ first.geometry.points((np.array(first.geometry.shape) - 1) / 2.0) + mean[:3, 3]
+    affine = first.geometry.affine.copy()
+    affine[:3, 3] = centre - affine[:3, :3] @ ((np.array([x, y, z]) - 1) / 2.0)
+    return Geometry((x, y, z), affine), [one @ inverse_of(mean) for one in maps]
+
+
+def _registered(
+    people: Sequence[_Person], starts: Sequence[Float64Array], template: Volume, folder: Path, job: TemplateJob
+) -> list[Transform]:
+    """Register all images to a template, and return the maps from it to them."""
+    folder.mkdir(exist_ok=True)
+    write_image(folder / "template.nii.gz", template)
+    rows = []
+    for one, start in zip(people, starts, strict=True):
+        write_linear(folder / f"{one.id}.tfm", start)
+        source = {"fixed": folder / "template.nii.gz", "moving": one.row["image"], "init": folder / f"{one.id}.tfm"}
+        rows.append({"id": one.id, **source, "moving_mask": one.row.get("mask")})
+    modality = "ct" if template.modality == "ct" else "mr"
+    with notices.muted():
+        found = batch(
+            rows, folder / "registrations", write=("transform",), preset=job.preset, device=job.device,
+            workers=job.workers, on_progress=job.on_progress, resume=(folder / "registrations").exists(),
+            fixed_modality=modality, moving_modality=modality,
+        )  # fmt: skip
+    if found.failures:
+        name, text = next(iter(found.failures.items()))
+        raise RegweaveError("E135", f"{name} cannot be registered: {text}", "repair it or take it off the list")
+    where = folder / "registrations"
+    return [read_transform(where / one.id / FILES["transform"], template.geometry) for one in people]
+
+
+def unbiased(maps: Sequence[Transform], grid: Geometry) -> tuple[list[Transform], float]:
+    """Let maps from a template begin where their mean is the identity; return them and the longest mean shift left.
+
+    The mean of the displacements is inverted and applied first, a few times; its length is in voxels.
+    """
+    done = list(maps)
+    for left in range(CORRECTIONS, -1, -1):
+        shift = np.mean([_total(one, grid) for one in done], axis=0).astype(np.float32)
+        bias = float(np.sqrt((shift**2).sum(axis=0)).mean() / grid.spacing_mm.mean())
+        if bias <= MOST_BIAS or left == 0:
+            break
+        back = invert(Transform(Field(shift, grid)), grid).transform
+        done = side_by_side(lambda one, back=back: chained([back, one], grid), done)
+    return done, bias
+
+
+def _total(one: Transform, grid: Geometry) -> Float64Array:
+    """Displacement (3, X, Y, Z) of a map on a grid, its matrix included."""
+    points = grid.points(np.moveaxis(np.indices(grid.shape, dtype=np.float64), 0, -1))
+    return np.moveaxis(one(points) - points, -1, 0)
+
+
+def _mean(people: Sequence[_Person], maps: Sequence[Transform], grid: Geometry, sharpen: float) -> Volume:
+    """Average the images on the template, each interpolated once, and add a share of the fine detail."""
+    outside = OUTSIDE_HU if people[0].image.modality == "ct" else 0.0
+    total = np.zeros(grid.shape)
+    for one, path in zip(people, maps, strict=True):
+        total += one.scale * warp_image(one.image, path, fill=fill_value(one.image)).data.astype(np.float64)
+    mean = total / len(people)
+    if sharpen:
+        detail = mean - ndimage.gaussian_filter(mean, 1.0, mode="nearest")
+        mean = np.clip(mean + sharpen * detail, min(outside, float(mean.min())), float(mean.max()))
+    return Volume(mean.astype(np.float32), grid, people[0].image.modality)
+
+
+def _write(people: Sequence[_Person], maps: Sequence[Transform], template: Volume, folder: Path) -> None:
+    """Write the template, the labels by a vote, and both directions of every map."""
+    with owned_path(folder / "template.nii.gz") as part:
+        write_image(part, template)
+    (folder / "transforms").mkdir(exist_ok=True)
+    labels = []
+    for one, path in zip(people, maps, strict=True):
+        there = Transform(path.field, path.affine, Ends("fixed_to_moving", template.geometry, one.image.geometry))
+        write_transform(folder / "transforms" / f"{one.id}.h5", there)
+        write_transform(folder / "transforms" / f"{one.id}_inverse.h5", invert(there).transform)
+        if "labels" in one.row:
+            labels.append(warp_labels(read_labels(one.row["labels"]), path))
+    if len(labels) == len(people):
+        write_labels(folder / "labels.nii.gz", fuse(template, [template] * len(labels), labels, "vote").labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from regweave.io import (
 )
 from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import write_record
-from regweave.io.modality import OUTSIDE_HU
+from regweave.io.modality import OUTSIDE_HU, Stated
 from regweave.io.transforms.files import write_linear
 from regweave.jobs.atlas import require_alike
 from regweave.jobs.batch import STORE, batch
@@ -151,9 +152,8 @@ def _first_space(people: Sequence[_Person]) -> tuple[Geometry, list[Float64Array
     The first image by its hash is only where the affine maps begin: their mean is taken out.
     """
     first = people[0].image
-    maps = side_by_side(
-        lambda one: np.eye(4) if one is people[0] else initial_affine(first, one.image, "affine"), people
-    )
+    others = side_by_side(lambda one: initial_affine(first, one.image, "affine"), people[1:])
+    maps = [np.eye(4), *others]
     mean = np.real(linalg.expm(np.mean([linalg.logm(one) for one in maps], axis=0)))
     grow = np.maximum(np.linalg.norm(mean[:3, :3], axis=0), 1.0)
     x, y, z = np.ceil(np.array(first.geometry.shape) * grow).astype(int).tolist()
@@ -174,7 +174,7 @@ def _registered(
         write_linear(folder / f"{one.id}.tfm", start)
         source = {"fixed": folder / "template.nii.gz", "moving": one.row["image"], "init": folder / f"{one.id}.tfm"}
         rows.append({"id": one.id, **source, "moving_mask": one.row.get("mask")})
-    modality = "ct" if template.modality == "ct" else "mr"
+    modality: Stated = "ct" if template.modality == "ct" else "mr"
     with notices.muted():
         found = batch(
             rows, folder / "registrations", write=("transform",), preset=job.preset, device=job.device,
@@ -200,8 +200,12 @@ def unbiased(maps: Sequence[Transform], grid: Geometry) -> tuple[list[Transform]
         if bias <= MOST_BIAS or left == 0:
             break
         back = invert(Transform(Field(shift, grid)), grid).transform
-        done = side_by_side(lambda one, back=back: chained([back, one], grid), done)
+        done = side_by_side(partial(_after, back, grid), done)
     return done, bias
+
+
+def _after(first: Transform, grid: Geometry, then: Transform) -> Transform:
+    return chained([first, then], grid)
 
 
 def _total(one: Transform, grid: Geometry) -> Float64Array:

@@ -81,22 +81,16 @@ class Registry:
     def get(self, name: str) -> Any:
         """Return the plug-in of that name.
 
-        Raises
-        ------
-        UsageError
-            The registry's code where there is none; E179 where it has two, does not load, or lacks a part.
+        Raises the registry's code where there is none; E179 where it has two, does not load, or lacks a part.
         """
-        places = self._places()
+        # What decides which plug-ins there are; files of a folder may change at any time.
+        places = None if os.environ.get(FOLDERS) else (*sys.path, *self._added)
         known = self._found.get(name)
         if places is not None and known is not None and known[0] == places:
             return known[1]
         found = self._loaded(name)
         self._found[name] = (places, found)
         return found
-
-    def _places(self) -> object:
-        """Return what decides which plug-ins there are; None where files of a folder may change at any time."""
-        return None if os.environ.get(FOLDERS) else (*sys.path, *self._added)
 
     def _loaded(self, name: str) -> Any:
         origin = self.origin(name)
@@ -119,8 +113,9 @@ class Registry:
 
     def origin(self, name: str) -> Origin:
         """Return where the plug-in of that name comes from; one name for two is an error, never a silent choice."""
-        outside: list[Origin] = [*_in_folders(self.kind).get(name, ()), *_in_packages(self.kind).get(name, ())]
-        found = [*self._own_origin(name), *outside]
+        module = f"regweave.{self.kind}.{name}"
+        own = [Origin("regweave", lambda: importlib.import_module(module))] if name in self._own() else []
+        found: list[Origin] = [*own, *_in_folders(self.kind).get(name, ()), *_in_packages(self.kind).get(name, ())]
         if name in self._added:
             found.append(Origin("this program", lambda: self._added[name][1]))
         if not found:
@@ -165,10 +160,6 @@ class Registry:
 
     def _own(self) -> tuple[str, ...]:
         return _modules(f"regweave.{self.kind}")
-
-    def _own_origin(self, name: str) -> list[Origin]:
-        module = f"regweave.{self.kind}.{name}"
-        return [Origin("regweave", lambda: importlib.import_module(module))] if name in self._own() else []
 
 
 def _letters(text: str) -> str:

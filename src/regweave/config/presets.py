@@ -94,10 +94,7 @@ def with_refinement_of_preset(settings: Settings) -> Settings:
 def metric_weights(given: Metrics | None, code: str = "E188", what: str = "metric") -> dict[str, float] | None:
     """Return weights by name, of metrics or of something else; a name without a weight counts one.
 
-    Raises
-    ------
-    UsageError
-        E188, or another code, for what is no weight, or a name given twice.
+    Raises E188, or another code, for what is no weight, or a name given twice.
 
     Examples
     --------

@@ -131,11 +131,8 @@ def build_atlas(
     -------
     Atlas
 
-    Raises
-    ------
-    RegweaveError
-        E132 for the list, E101 for files, E112 where labels lie on another grid, E131 for empty labels, E136 where the
-        maps have no structure in common, E172 where some images are CT and others are not.
+    Raises E132 for the list, E101 for files, E112 where labels lie on another grid, E131 for empty labels, E136 where
+    the maps have no structure in common, E172 where some images are CT and others are not.
     """
     listed = read_table(manifest, MANIFEST)
     taken = [row["id"] for row in listed.rows if row["id"].lower() in RESERVED]
@@ -245,10 +242,7 @@ def segment(job: SegmentJob) -> list[dict[str, Any]]:
         A row for each structure of each image: ``id``, ``label``, ``name``, ``voxels``, ``volume_ml`` and
         ``estimated_dice``, by reverse classification; an image that failed has one row with its ``error``.
 
-    Raises
-    ------
-    RegweaveError
-        E101, E102 and E178 for the folder of atlases, E132 for the list, E150 where the output is taken.
+    Raises E101, E102 and E178 for the folder of atlases, E132 for the list, E150 where the output is taken.
     """
     atlas, images = Atlas.load(job.atlas), job.images
     if isinstance(images, str | Path) and Path(images).suffix.lower() != ".csv":
@@ -496,10 +490,7 @@ def evaluate_atlas(job: EvaluateJob) -> dict[str, Any]:
         ``structures`` with their mean Dice; ``dice``, ``vote``, ``best_single`` and ``most_alike`` over all people;
         ``lowering``, the atlases that lower the vote of the others; ``estimate`` with ``rho``; ``failed``.
 
-    Raises
-    ------
-    RegweaveError
-        E134 where no atlas is left for one, E135 where none could be segmented; and as `segment`.
+    Raises E134 where no atlas is left for one, E135 where none could be segmented; and as `segment`.
     """
     atlas = Atlas.load(job.atlas)
     groups = {row.id: set(patients_of(row.group)) for row in atlas.rows}

@@ -29,10 +29,7 @@ def split_groups(pairs: Sequence[PairFiles], k: int, seed: int = 0) -> list[Fold
     else, of many random deals of single patients, the one that keeps most pairs for testing is taken. The seed chooses
     the deal; the order of the pairs does not matter. The test sets have no pair in common.
 
-    Raises
-    ------
-    RegweaveError
-        E134 where a fold would have nothing to train or to test on.
+    Raises E134 where a fold would have nothing to train or to test on.
     """
     units = connected_patients(pairs)
     if len(units) < k:

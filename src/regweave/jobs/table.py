@@ -87,10 +87,7 @@ class PairTable:
 def read_table(table: Table, columns: TableColumns) -> PairTable:
     """Read a table of pairs: a CSV file in UTF-8, mappings, or a pandas table, with columns in any order.
 
-    Raises
-    ------
-    RegweaveError
-        E132 where the table cannot be understood, E101 where it, or a file in it, cannot be opened.
+    Raises E132 where the table cannot be understood, E101 where it, or a file in it, cannot be opened.
     """
     if isinstance(table, str | Path):
         path = require_file(table)

@@ -22,10 +22,7 @@ def shipped_models() -> dict[str, Path]:
 def find_model(given: str | Path) -> Path:
     """Return the file of a model that is given by path, or by the name of a shipped one; a file comes first.
 
-    Raises
-    ------
-    UsageError
-        E171 for a word that is neither.
+    Raises E171 for a word that is neither.
     """
     path, shipped = Path(given), shipped_models()
     name = str(given)

@@ -299,10 +299,7 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> Network
 
     Networks that are compared use the same voxels, width and strides: those of ``like``.
 
-    Raises
-    ------
-    UsageError
-        E158 where PyTorch is not installed.
+    Raises E158 where PyTorch is not installed.
     """
     examples.check()
     torch = extras.load(*NEEDS)
@@ -340,10 +337,7 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> Network
 def mirror_places(classes: Sequence[int], names: Mapping[int, str]) -> tuple[int, ...]:
     """Place of each class in a mirrored image: the same, or that of the other side by name.
 
-    Raises
-    ------
-    UsageError
-        E194 where one side of a structure is not among the classes.
+    Raises E194 where one side of a structure is not among the classes.
 
     Examples
     --------

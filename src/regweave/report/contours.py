@@ -89,10 +89,7 @@ def placed(
     ``labels`` are by number of the structure; ``slices_mm`` are positions of today's slices along their normal, and the
     first two axes of ``grid`` run within them. ``axis`` of the page runs across them.
 
-    Raises
-    ------
-    RegweaveError
-        E148 where the set has a structure that the record lacks, or a contour beside today's slices.
+    Raises E148 where the set has a structure that the record lacks, or a contour beside today's slices.
     """
     in_plane = [a for a in range(3) if a != axis]
     back = np.linalg.inv(page.affine)

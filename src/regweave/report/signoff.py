@@ -129,11 +129,8 @@ class Reviewable:
     def read(cls, folder: Path) -> Reviewable:
         """Read record, hashes and page of a result.
 
-        Raises
-        ------
-        RegweaveError
-            E101, E102 or E178 where a file is missing or not one that regweave wrote; E145 where the page exports no
-            sign-off.
+        Raises E101, E102 or E178 where a file is missing or not one that regweave wrote; E145 where the page exports no
+        sign-off.
         """
         load(folder)
         return cls(folder, reviewed_hashes(folder), _listed_by_page(folder / REPORT))
@@ -156,11 +153,8 @@ def _listed_by_page(page: Path) -> tuple[str, ...]:
 def require_match(signed: SignOff, results: Sequence[Reviewable], path: str | Path) -> Reviewable:
     """Return the result that was reviewed.
 
-    Raises
-    ------
-    RegweaveError
-        E145 where transform, structure set, labels or image of no result are those that were looked at, or where the
-        structures that are graded are not those of the result.
+    Raises E145 where transform, structure set, labels or image of no result are those that were looked at, or where the
+    structures that are graded are not those of the result.
     """
     changed = [{key for key, value in one.hashes.items() if signed.header.get(key) != value} for one in results]
     same = [one for one, keys in zip(results, changed, strict=True) if not keys]

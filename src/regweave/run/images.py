@@ -209,10 +209,7 @@ class SavedImages:
     def start(self) -> Transform:
         """The transform of the start, which the record holds where it is a matrix.
 
-        Raises
-        ------
-        RegweaveError
-            E198, where the start was a field.
+        Raises E198, where the start was a field.
         """
         start = self.provenance.start
         if start.field:

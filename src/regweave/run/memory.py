@@ -37,10 +37,7 @@ SPARE_SHARE = 0.25  # share of the memory for what need not be kept, all process
 def allowed_threads(wanted: int | None = None) -> int:
     """Threads to use: as asked, else what the scheduler, OpenMP, the affinity mask or the container allow.
 
-    Raises
-    ------
-    UsageError
-        E186 where the wanted number, or the variable that gives it, is none from 1 to `MAX_THREADS`.
+    Raises E186 where the wanted number, or the variable that gives it, is none from 1 to `MAX_THREADS`.
     """
     if wanted is not None:
         return _checked_threads("--threads", wanted)

@@ -232,10 +232,7 @@ def with_stated(reading: R, settings: Settings, model: Model | None) -> R:
 def bank_for(inputs: Inputs, model: Model | None) -> BankName:
     """Return the bank for the modalities of a pair, or refuse a model that was trained on another.
 
-    Raises
-    ------
-    RegweaveError
-        E172 where images and model differ.
+    Raises E172 where images and model differ.
     """
     found = bank_of(*inputs.modalities)
     if model is None or model.modality == found:

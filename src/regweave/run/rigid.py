@@ -39,10 +39,7 @@ def names_of(given: Any) -> tuple[str, ...]:
 def rigid_parts(names: Sequence[str], image: Image) -> LabelMap:
     """Return the parts of a moving image that are kept rigid: connected pieces, each with the name of its structure.
 
-    Raises
-    ------
-    UsageError
-        E121 for a name that no label has, a structure without a voxel, and bones where the image shows none.
+    Raises E121 for a name that no label has, a structure without a voxel, and bones where the image shows none.
     """
     labels, found = image.labels, list[tuple[str, NDArray[np.bool_]]]()
     known = {} if labels is None else {v: labels.name(v) for v in labels.values()}

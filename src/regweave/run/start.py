@@ -79,10 +79,7 @@ def point_guides(
 ) -> tuple[PointGuides, LandmarkPairs]:
     """Return the landmarks that guide a pair, and all of them with their parts; a .csv ``source`` may name these.
 
-    Raises
-    ------
-    RegweaveError
-        E116 where no landmark can guide, or the file does not name them as it should.
+    Raises E116 where no landmark can guide, or the file does not name them as it should.
     """
     asked = read_guides(source) if isinstance(source, str | Path) else None
     at = np.flatnonzero([True] * len(landmarks.fixed) if asked is None else asked)

@@ -161,10 +161,7 @@ def split_folder(data: Path, folder: Path, seed: int = 0) -> Lists:
     image.nii.gz and labels.nii.gz is a patient: neighbours in the order of names become couples, registered both ways;
     the first half of the couples is learned from.
 
-    Raises
-    ------
-    RegweaveError
-        E138 where the folder has neither, or too few.
+    Raises E138 where the folder has neither, or too few.
     """
     listed = next((data / name for name in LISTS if is_file(data / name)), None)
     if listed is not None:

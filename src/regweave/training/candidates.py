@@ -112,10 +112,7 @@ class CandidateRunner:
 
         Training needs every score, so a failure is an error.
 
-        Raises
-        ------
-        RegweaveError
-            E135 with the pairs that failed.
+        Raises E135 with the pairs that failed.
         """
         keyed: list[list[tuple[str, Method, PairFiles]]] = []
         for weights, pairs in work:

@@ -102,10 +102,7 @@ class PredictorFits:
     def __call__(self, images: Sequence[SegmentedImage], like: Predictor | None) -> Predictor:
         """Fit to images, or take the same fit from the store; ``like`` hands on choices made before.
 
-        Raises
-        ------
-        ValueError
-            Where there is no image, or a class is too small to be seen at working resolution.
+        Raises ValueError where there is no image, or a class is too small to be seen at working resolution.
         """
         if not images:
             raise ValueError("there are no images to learn it from")
@@ -178,10 +175,7 @@ class Predictors:
     def whole(self) -> Predictor:
         """The predictor of all patients.
 
-        Raises
-        ------
-        ValueError
-            Where a class is too small to be seen at working resolution, or there are no images.
+        Raises ValueError where a class is too small to be seen at working resolution, or there are no images.
         """
         return self._fit(self._images, None)
 

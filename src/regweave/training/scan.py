@@ -107,11 +107,8 @@ def choose_structures(
 ) -> tuple[int, ...]:
     """Return the structures to learn; all label maps must show the same ones, or the user must choose.
 
-    Raises
-    ------
-    RegweaveError
-        E136 where label maps differ and nothing is chosen, E131 where no pair shows a structure in both maps, or no
-        label map one that is to be withheld.
+    Raises E136 where label maps differ and nothing is chosen, E131 where no pair shows a structure in both maps, or no
+    label map one that is to be withheld.
     """
     strange = sorted(set(withheld) - set(found.structures()))
     if strange:

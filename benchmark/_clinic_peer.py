@@ -4,8 +4,6 @@ Runs in an environment that has itk-elastix or antspyx. Masks are warped with li
 which keeps small structures better than the nearest voxel does.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What every benchmark shares: its command line, the record of where and how it ran, its JSON file."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import hashlib

@@ -1,7 +1,5 @@
 """Pairs of images to judge a score on: natural ones of many sets, and failures of ten kinds made from them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ The archive has for each case an array of 8-bit probabilities (structures, X, Y,
 come from the network of its own fold: one that has not seen the person.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pairs of images to measure on: the real sets under REGWEAVE_DATA, or phantoms where there are none."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -4,8 +4,6 @@ Each pair is registered with each preset in a process of its own, one thread eac
 .jsonl file beside the result; a second run of the same code and settings takes it from there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -10,8 +10,6 @@ Ours is judged by its contours, plastimatch by the masks that it writes; elastix
 itk-elastix and antspyx, by masks that plastimatch drew of the planning contours and they warped.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

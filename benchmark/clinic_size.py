@@ -6,8 +6,6 @@ noise. Then `regweave contours` runs in a process of its own with all its files 
 and the most memory are printed; give the program a quiet machine.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -11,8 +11,6 @@ What stays dependent: a person's own maps come from a network that never saw the
 whose maps the weights are chosen with, has.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Images are in memory of the host, and so is the field at the end; the first regi
 timed apart. Every pair is registered on the processor too: displacements and Dice are compared.
 """
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import statistics

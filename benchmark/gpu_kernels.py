@@ -4,8 +4,6 @@ Fast kernels have blocks that share memory and cannot run as loops on the host, 
 GPU, and the module `_cuda`; times are measured by `gpu.py`.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 

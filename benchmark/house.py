@@ -6,8 +6,6 @@ of their own, so it knows no module by name. Functions are counted without bodie
 comprehensions; depth is the longest chain of calls of functions of the package.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

@@ -5,8 +5,6 @@ the archive that `crossval.py` reads: 8-bit probabilities of every image by the 
 GPU a fold of head and neck takes about a minute. Stopped, it goes on where it was.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Sequence

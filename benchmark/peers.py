@@ -6,8 +6,6 @@ the few settings of its adapter by mean Dice on pairs of training patients; only
 The peers live in an environment of their own: `python benchmark/peers.py --setup` makes it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

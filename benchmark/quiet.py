@@ -7,8 +7,6 @@ and the most memory are printed; the faster of some repetitions counts. With sev
 are registered with each: displacements must have the same bits, and the speed-up of levels and refinement is printed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ A case is a list of tables: ``[[run]]`` with ``benchmark``, the name of a script
 options as keys, dashes written as they are.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

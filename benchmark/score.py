@@ -7,8 +7,6 @@ A result is truly bad where its mean Dice is more than 0.10 below the median of 
 the images show different parts of the body. Limits and weights are chosen on the other sets of images each time.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -4,8 +4,6 @@ Pairs of 64³ with the paper's bank, run in turn, so that a busy machine disturb
 repetitions. Whole registrations are measured by `quiet.py`, other programs beside ours by `peers.py`.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -1,7 +1,5 @@
 """Write the pages of results and the chart of README.md from the JSON files of the benchmarks and nothing else."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """How long training takes: ten pairs, three structures, the four metrics of the paper, from files to a model."""
 
-from __future__ import annotations
-
 import resource
 import sys
 import time

@@ -1,7 +1,5 @@
 """What the site does besides: public names, outputs of notebooks, links out, nothing loaded from elsewhere."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

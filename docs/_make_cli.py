@@ -1,7 +1,5 @@
 """Write docs/cli.md from the program itself: ``python docs/_make_cli.py``. A test compares the two."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Collection, Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ A page is Markdown with blocks of Python. It becomes a notebook that is executed
 the outputs of the notebook below the blocks of the page. A test compares notebooks and pages.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json

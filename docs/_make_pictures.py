@@ -3,8 +3,6 @@
 ``report`` needs Chromium. The others need Pillow.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

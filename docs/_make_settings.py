@@ -1,7 +1,5 @@
 """Write docs/settings.md from the settings themselves: ``python docs/_make_settings.py``. A test compares the two."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import Field, fields

@@ -1,7 +1,5 @@
 """Small phantoms under the names that the pages use: ``write_phantoms(folder)``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Python imports a module of this name when it starts, so a folder on ``PYTHONPATH`` reaches worker processes as well.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys

@@ -1,7 +1,5 @@
 """What the adapters share: files in, and a displacement field out, as (3, X, Y, Z) in LPS millimetres."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

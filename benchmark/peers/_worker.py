@@ -5,8 +5,6 @@ number of threads; the answer holds the seconds of the deformable stage, the sec
 worked and the most memory that it held, or the error.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,7 +1,5 @@
 """antspyx: the deformable stage of SyN (``SyNOnly``) on mutual information; the call also warps both images."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from typing import Any

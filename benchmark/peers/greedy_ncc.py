@@ -1,7 +1,5 @@
 """picsl_greedy: greedy diffeomorphic registration on local correlation, patches of 5×5×5 voxels by default."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

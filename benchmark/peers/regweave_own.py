@@ -1,7 +1,5 @@
 """regweave itself, run and timed as the peers are, with the interpreter that has it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import _fields

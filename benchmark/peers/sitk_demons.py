@@ -3,8 +3,6 @@
 ``sigma`` smooths the displacement after each step, in voxels of the resolution at hand.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

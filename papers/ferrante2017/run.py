@@ -3,8 +3,6 @@
 python papers/ferrante2017/run.py ibsr|parotid|abdomen|all --data DATA -o OUT [--quick] [--resume]
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import hashlib

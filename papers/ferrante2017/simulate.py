@@ -6,8 +6,6 @@ is the curl of a vector potential, which keeps volumes. Bones are not rigid and 
 contrast of organs, a smooth gain and noise change. Displacements are in voxels, shape (3, X, Y, Z).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Pooled scores of all splits, the paper's table beside them, gains with intervals, and the paper's Figure 1."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

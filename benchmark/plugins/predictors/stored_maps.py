@@ -6,8 +6,6 @@ in 8 bits on the canonical grid, from a network that never saw the person. Fitti
 structures.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -14,8 +14,7 @@ from types import ModuleType
 
 from regweave.errors import UsageError
 
-BUILDS = ("baseline", "avx2")
-"""From the plainest to the fastest."""
+BUILDS = ("baseline", "avx2")  # from the plainest to the fastest
 VARIABLE = "REGWEAVE_SIMD"
 
 

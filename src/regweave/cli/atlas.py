@@ -1,7 +1,5 @@
 """Build a folder of atlases from images with labels, or evaluate it by leave-one-out."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

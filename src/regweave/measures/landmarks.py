@@ -88,8 +88,7 @@ class Landmark:
     warped_mm: Point
     before_mm: Number  # Distance in moving space as initially aligned, and by the transform
     after_mm: Number
-    guides: bool = False
-    """Whether it guided the registration, so that its error proves nothing."""
+    guides: bool = False  # whether it guided the registration, so that its error proves nothing
 
 
 class LandmarkScore(RecordPart):

@@ -24,33 +24,20 @@ from regweave.types import Float32Array, Float64Array, ImagePair, IntArray, Labe
 
 MOST_VOXELS, MOST_INSIDE, MOST_AT_CONTOUR = 30_000, 30_000, 4_000
 """Voxels of the images, voxels inside structures, and voxels of contours that are measured at most."""
-LEAST_VOXELS = 8
-"""A structure with fewer voxels has no numbers."""
-RADIUS = 2
-"""Patches at contours have 5 voxels along each axis."""
-BLOCKS = 6
-"""Blocks along each axis of the image that stand for structures where there are no labels."""
-BINS = 24
-"""Intensities of the moving image from which a table predicts those of the fixed one."""
-FLOOR = 1e-4
-"""Variance added to that of patches, so that two flat ones are alike; intensities are in [0, 1]."""
+LEAST_VOXELS = 8  # a structure with fewer voxels has no numbers
+RADIUS = 2  # patches at contours have 5 voxels along each axis
+BLOCKS = 6  # blocks along each axis of the image that stand for structures where there are no labels
+BINS = 24  # intensities of the moving image from which a table predicts those of the fixed one
+FLOOR = 1e-4  # variance added to that of patches, so that two flat ones are alike; intensities are in [0, 1]
 TINY = 1e-6
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """What was measured on one result.
+    """What was measured on one result."""
 
-    Parameters
-    ----------
-    whole : mapping
-        Numbers of the whole pair by name.
-    structures : mapping
-        ``inside`` and ``contour`` by label.
-    """
-
-    whole: Mapping[str, float]
-    structures: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    whole: Mapping[str, float]  # numbers of the whole pair by name
+    structures: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # `inside` and `contour` by label
 
 
 def measure(pair: ImagePair, transform: Transform, warped: Volume, labels: LabelMap | None, *, same: bool) -> Numbers:
@@ -217,19 +204,16 @@ def _moved(transform: Transform, index: IntArray) -> float:
 
 SHIPPED = "likeness.json"
 Word = Literal["alike", "doubtful", "not the same anatomy"]
-DOUBTFUL, OTHER = -1.0, -2.0
-"""Scores below which a result is doubtful, and not one of the same anatomy."""
+DOUBTFUL, OTHER = -1.0, -2.0  # scores below which a result is doubtful, and not one of the same anatomy
 HIGHER_IS_ALIKE: Mapping[str, bool] = {
     "correlation": True, "inside": False, "contour": True, "blocks": False, "edges": True, "moved": False,
 }  # fmt: skip
 """Numbers of a whole pair, and the side on which images are alike."""
 OF_STRUCTURES = ("inside", "contour")
-BEST, WORST = 1.5, -8.0
-"""Limits of one number's share in a score, in standard deviations of good results."""
+BEST, WORST = 1.5, -8.0  # limits of one number's share in a score, in standard deviations of good results
 SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
 """Shares of good results at which a reference holds quantiles, the least alike first."""
-NOTED = 0.9
-"""A number is named where it is less alike than in this share of good results."""
+NOTED = 0.9  # a number is named where it is less alike than in this share of good results
 MOST_NAMED = 3
 Scale = tuple[Number, ...]
 
@@ -290,30 +274,15 @@ class StructureLikeness(RecordPart):
 
 
 class Likeness(RecordPart):
-    """Likeness of a result: its score among good results, and what it is made of.
+    """Likeness of a result: its score among good results, and what it is made of."""
 
-    Parameters
-    ----------
-    word : str
-        ``alike``, ``doubtful`` or ``not the same anatomy``.
-    score : float
-        Rank within a list, the higher the more alike; -1 and -2 are the limits of the words. It is no Dice.
-    reasons : tuple of str
-        Numbers in words, with their place among good results.
-    numbers : mapping
-        What was measured on the pair.
-    structures : tuple of StructureLikeness
-        The same for each warped structure.
-    reference, kind : str
-        Name of the reference, and which of its kinds of images.
-    """
-
-    word: Word
+    word: Word  # `alike`, `doubtful` or `not the same anatomy`
+    # rank within a list, the higher the more alike; -1 and -2 are the limits of the words. It is no Dice.
     score: Number
-    reasons: tuple[Text, ...]
-    numbers: dict[Text, Number]
-    structures: tuple[StructureLikeness, ...] = ()
-    reference: Text
+    reasons: tuple[Text, ...]  # numbers in words, with their place among good results
+    numbers: dict[Text, Number]  # what was measured on the pair
+    structures: tuple[StructureLikeness, ...] = ()  # the same for each warped structure
+    reference: Text  # name of the reference, and which of its kinds of images
     kind: BankName
 
     @property

@@ -15,18 +15,14 @@ from regweave.spatial.intensity import apply_window, default_window
 from regweave.types import Float64Array, Geometry, LabelMap, Volume
 
 AXES = ("left to right", "front to back", "along the body")
-BLOCKS = 6
-"""Blocks along each axis of an image, whose mean intensities are compared."""
+BLOCKS = 6  # blocks along each axis of an image, whose mean intensities are compared
 EDGES_HU = np.array([-1e6, -950, -700, -200, -130, -20, 20, 60, 100, 150, 250, 500, 1e6])
 EDGES_SHARE = np.array([-1.0, 0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 2.0])
 """Edges of the histogram of a CT, and of other images, whose window is mapped to [0, 1]."""
-WIDER, NARROWER = 1.6, 0.35
-"""Times that an image may be wider or narrower than the training images."""
-COARSER = 2.5
-"""Times that its voxels may be larger; finer ones are averaged by the network."""
+WIDER, NARROWER = 1.6, 0.35  # times that an image may be wider or narrower than the training images
+COARSER = 2.5  # times that its voxels may be larger; finer ones are averaged by the network
 HISTOGRAM_MARGIN, PATTERN_MARGIN = 0.15, 0.25
-VOLUMES_APART = 3.0
-"""Times that a structure may be larger or smaller than in any training image."""
+VOLUMES_APART = 3.0  # times that a structure may be larger or smaller than in any training image
 Range = tuple[Number, Number]
 
 
@@ -36,10 +32,8 @@ class ImageFacts:
 
     extent_mm: Float64Array
     spacing_mm: Float64Array
-    histogram: Float64Array
-    """Share of the voxels in each bin."""
-    pattern: Float64Array
-    """Mean intensity of each block, (216,)."""
+    histogram: Float64Array  # share of the voxels in each bin
+    pattern: Float64Array  # mean intensity of each block, (216,)
     volumes_ml: Mapping[int, float]
 
     @classmethod
@@ -84,31 +78,18 @@ def volumes_ml(labels: LabelMap) -> dict[int, float]:
 
 
 class Domain(RecordPart):
-    """Ranges over the training images of a model; no number belongs to one image alone.
+    """Ranges over the training images of a model; no number belongs to one image alone."""
 
-    Parameters
-    ----------
-    images : int
-        Their number.
-    modality : str
-    extent_mm, spacing_mm : three ranges
-        Field of view and voxels from left to right, from front to back and along the body.
-    histogram, histogram_apart
-        Mean shares of the voxels, and how far the most unusual image is from them.
-    pattern, pattern_alike
-        Mean image of 6 x 6 x 6 blocks, and the least correlation of a training image with it.
-    volumes_ml : mapping
-        Range of the volume of each structure.
-    """
-
-    images: Count = Field(ge=1)
+    images: Count = Field(ge=1)  # their number
     modality: Text
+    # field of view and voxels from left to right, from front to back and along the body
     extent_mm: tuple[Range, Range, Range]
     spacing_mm: tuple[Range, Range, Range]
-    histogram: tuple[Number, ...]
+    histogram: tuple[Number, ...]  # mean shares of the voxels, and how far the most unusual image is from them
     histogram_apart: Number
-    pattern: tuple[Number, ...]
+    pattern: tuple[Number, ...]  # mean image of 6 x 6 x 6 blocks, and the least correlation of a training image with it
     pattern_alike: Number
+    # range of the volume of each structure
     volumes_ml: dict[Annotated[int, Field(ge=0, le=10**15)], Range] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -20,16 +20,14 @@ from regweave.types import Float32Array, Float64Array, Guides, Image, LabelMap, 
 
 RAMP_VOXELS = 2.0
 """A map falls from 1 to 0 over this distance on either side of the border, in voxels of the refinement."""
-SHARE = 0.25
-"""Part of the weight of a stage that the guides have."""
+SHARE = 0.25  # part of the weight of a stage that the guides have
 CUT_SHARE = 0.1
 """A structure is cut where its section at the end of an image is larger than this share of its largest section."""
 FINE = Member(name="guides", metric="sad", source="guides", stage="refine", weight=0.0)
 COARSE = Member(name="guides-coarse", metric="sad", source="guides", stage="levels", weight=0.0)
 POSITION, VOLUME = 0.25, 0.7
 """Typical difference between two people: of a centre, in spreads of all centres, and of the logarithm of a volume."""
-EXCHANGED = 4.0
-"""Least gain of an exchange in squared typical differences."""
+EXCHANGED = 4.0  # least gain of an exchange in squared typical differences
 APART = 1.0
 """Structures whose centres are closer than this many radii of the larger one lie in each other, and are not judged."""
 

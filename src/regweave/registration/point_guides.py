@@ -24,24 +24,16 @@ from regweave.types import Field, Float32Array, Float64Array, ImagePair, Transfo
 
 REACHES = (0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.055, 0.04, 0.025)
 """Standard deviations of the kernel that are compared, against the longest side of the grid."""
-NEAR, NEAR_VOXELS = 0.015, 2.5
-"""The one of a result in the same measure, and in voxels at least."""
-SIZES_MM = tuple(np.geomspace(0.05, 50.0, 31).tolist())
-"""Sizes of the displacement that are compared."""
-LEAST_VOLUME = 0.02
-"""A step is weakened until it shrinks no voxel to less than this."""
-PASSES, CLOSE_MM = 8, 0.02
-"""Steps at most, and the distance to their goals at which points have arrived."""
-EXACT = 1e-4
-"""Variance, against that of the displacement, with which steps miss their goals."""
-LEAST_NOISE = 1e-8
-"""The same of points; less would not tell two points at one place from rounding."""
-LEAST_POINTS = 6
-"""With fewer points, no point is compared with what the others predict."""
+NEAR, NEAR_VOXELS = 0.015, 2.5  # the one of a result in the same measure, and in voxels at least
+SIZES_MM = tuple(np.geomspace(0.05, 50.0, 31).tolist())  # sizes of the displacement that are compared
+LEAST_VOLUME = 0.02  # a step is weakened until it shrinks no voxel to less than this
+PASSES, CLOSE_MM = 8, 0.02  # steps at most, and the distance to their goals at which points have arrived
+EXACT = 1e-4  # variance, against that of the displacement, with which steps miss their goals
+LEAST_NOISE = 1e-8  # the same of points; less would not tell two points at one place from rounding
+LEAST_POINTS = 6  # with fewer points, no point is compared with what the others predict
 FAR, LEAST_FAR_MM = 4.0, 5.0
 """A point contradicts the others beyond this multiple of the typical distance from predictions, and this distance."""
-LOOSE = 0.1
-"""Variance of a point's error against that of the displacement, where points are compared with predictions."""
+LOOSE = 0.1  # variance of a point's error against that of the displacement, where points are compared with predictions
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Choice of a model by the images: which of some models fits them, and why the others do not."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Labels of warped atlases joined to one segmentation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -23,21 +21,11 @@ MOST_ROUNDS, STILL = 50, 1e-4  # Of STAPLE
 
 @dataclass(frozen=True)
 class Fused:
-    """Segmentation joined from several.
+    """Segmentation joined from several."""
 
-    Parameters
-    ----------
-    labels : LabelMap
-        Values and names of the atlases' labels.
-    agreement : Volume
-        Share of the atlases that have the chosen label at a voxel.
-    posterior : Volume
-        Share of the weighted votes, or the probability, that the chosen label got.
-    """
-
-    labels: LabelMap
-    agreement: Volume
-    posterior: Volume
+    labels: LabelMap  # values and names of the atlases' labels
+    agreement: Volume  # share of the atlases that have the chosen label at a voxel
+    posterior: Volume  # share of the weighted votes, or the probability, that the chosen label got
 
 
 def fuse(target: Volume, images: Sequence[Volume], labels: Sequence[LabelMap], method: Fusion = "joint") -> Fused:

@@ -18,13 +18,10 @@ from regweave.types import Field, Guides, ImagePair, LabelMap, Transform
 
 Guide: TypeAlias = "bool | str | Sequence[str] | Mapping[str, float]"
 """All structures or none, names of some (in one text with commas or semicolons between), or weights by name."""
-WORDS = {"all": True, "yes": True, "no": False}
-"""Words of a cell of a list."""
-MOST_WEIGHT = 100.0
-"""Largest weight of a structure, against the usual one."""
+WORDS = {"all": True, "yes": True, "no": False}  # words of a cell of a list
+MOST_WEIGHT = 100.0  # largest weight of a structure, against the usual one
 HINT = f"give names of structures, or by name weights above 0 and up to {MOST_WEIGHT:g}"
-FAR_APART = 0.4
-"""Where the mean Dice of the guides at the start is below this, they guide the start and the levels too."""
+FAR_APART = 0.4  # where the mean Dice of the guides at the start is below this, they guide the start and the levels too
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,10 @@ from regweave.types import Image, Transform
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-AUTO = "auto"
-"""Word for the shipped model that fits the images."""
+AUTO = "auto"  # word for the shipped model that fits the images
 FILES = ("fixed", "moving", "fixed_labels", "moving_labels", "fixed_mask", "moving_mask")
 """Fields of a job that name images."""
-POINTS = ("fixed_points", "moving_points")
-"""Fields of a job that name landmarks."""
+POINTS = ("fixed_points", "moving_points")  # fields of a job that name landmarks
 
 
 TransformKind = Literal["rigid", "affine", "deformable"]

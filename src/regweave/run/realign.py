@@ -15,28 +15,17 @@ from regweave.spatial.warp import warp_image
 from regweave.threads import kernel_threads, side_by_side
 from regweave.types import Field, Float64Array, Transform, Volume
 
-HEAD_MM = 50.0
-"""Radius of the sphere on which rotations become displacements (Power et al. 2012)."""
+HEAD_MM = 50.0  # radius of the sphere on which rotations become displacements (Power et al. 2012).
 MOTION = ("trans_x", "trans_y", "trans_z", "rot_x", "rot_y", "rot_z", "framewise_displacement")
 
 
 @dataclass(frozen=True)
 class Realigned:
-    """Series whose volumes are brought to their mean.
+    """Series whose volumes are brought to their mean."""
 
-    Parameters
-    ----------
-    series : TimeSeries
-        The volumes on the grid of the series, each interpolated once.
-    mean : Volume
-        Their mean.
-    matrices : tuple of (4, 4) arrays
-        Each takes LPS millimetres of the mean to those of a volume.
-    """
-
-    series: TimeSeries
-    mean: Volume
-    matrices: tuple[Float64Array, ...]
+    series: TimeSeries  # the volumes on the grid of the series, each interpolated once
+    mean: Volume  # their mean
+    matrices: tuple[Float64Array, ...]  # each takes LPS millimetres of the mean to those of a volume
 
     def motion(self) -> list[dict[str, float]]:
         """Return shifts in millimetres and rotations in radians about the middle, and the framewise displacement."""

@@ -1,7 +1,5 @@
 """Structures that a registration keeps rigid, by name; bones also by their Hounsfield units."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Inside a part the map becomes the rigid motion that fits it best. What this chan
 that fades, so the tissue around follows the part, and what lies farther away stays as it was found.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

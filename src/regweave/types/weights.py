@@ -18,14 +18,11 @@ class WeightTable:
     Only the ratio of a column to the pairwise weight matters, so every operation states which sums it keeps.
     """
 
-    matrix: Float64Array
-    """Row m belongs to ``members[m]``, column c to ``classes[c]``, (M, C)."""
-    members: tuple[str, ...]
-    """Names of the bank's members."""
+    matrix: Float64Array  # row m belongs to `members[m]`, column c to `classes[c]`, (M, C)
+    members: tuple[str, ...]  # names of the bank's members
     classes: tuple[int, ...]
     """Label values; 0, the background, is always there and also serves labels that have no column."""
-    pairwise: float
-    """Weight w_p of the smoothness term, eq. (4)."""
+    pairwise: float  # weight w_p of the smoothness term, eq. (4).
     stiffness: Float64Array | None = None
     """Factor of the refinement's smoothness in each class; None means 1 in all, (C,)."""
 

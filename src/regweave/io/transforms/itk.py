@@ -180,8 +180,7 @@ def grid_of(numbers: Float64Array, subject: str, least: int = 1) -> Geometry:
 # Text files, .tfm and .txt, and MATLAB files of level 4
 
 TEXT_HEAD = b"#Insight Transform File V1.0"
-NOTE = b"#regweave "
-"""Begins the comment line with our own metadata; ITK skips it."""
+NOTE = b"#regweave "  # begins the comment line with our own metadata; ITK skips it
 DECIMAL = b"0123456789+-.eE \t"
 BYTES_PER_CHARACTER = 8  # Memory for a character of a list of numbers, the shortest of which is a digit and a blank
 

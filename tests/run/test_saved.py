@@ -11,6 +11,7 @@ import pytest
 from regweave.config.presets import preset
 from regweave.errors import RegweaveError, UsageError
 from regweave.measures.scores import PairScore
+from regweave.measures.verdict import parse_rules
 from regweave.run.register import register
 from regweave.run.result import load
 from regweave.spatial.warp import warp_image, warp_points
@@ -68,6 +69,20 @@ def test_a_loaded_result_is_saved_again_file_by_file(folder, tmp_path):
     np.testing.assert_allclose(less.inverse.field.data, load(folder).inverse.field.data, atol=1e-3)  # computed anew
     with pytest.raises(RegweaveError, match=r"E198.*warped\.nii\.gz"):
         less.warped  # noqa: B018 (it is read when it is asked for)
+
+
+def test_distances_of_surfaces_are_measured_for_a_page_or_a_rule(result, folder, tmp_path):
+    """Without a page they cost nothing, and the rest of the record is the same."""
+    needed = parse_rules({"surface_distance_mm": {"look": 1e-3}}, "near")
+    strict = result.model_copy(update={"rules": needed})
+    rows = {}
+    for name, found in (("plain", result), ("ruled", strict)):
+        found.save(tmp_path / name, write=["labels", "transform"])
+        rows[name] = load(tmp_path / name).structures()
+    assert [row["hd95_mm"] for row in rows["plain"]] == [None] * len(rows["plain"])
+    assert rows["ruled"] == load(folder).structures()
+    assert [row["dice_after"] for row in rows["plain"]] == [row["dice_after"] for row in rows["ruled"]]
+    assert load(tmp_path / "ruled").verdict == strict.verdict
 
 
 def test_a_result_without_labels_opens_too(pair, tmp_path):

@@ -256,21 +256,28 @@ class Result(RecordPart):
     def _measured(self) -> PairScore:
         if all(not math.isnan(s.hd95_mm) for s in self.score.of("scored")):
             return self.score
-        fixed, warped = self.images.fixed_labels, self.warped_labels
-        if fixed is None or warped is None:
-            return self.score
-        return self.score.with_surfaces(fixed, warped, self.images.labels_before)
+        try:
+            fixed, warped, start = self.images.fixed_labels, self.warped_labels, self.images.labels_before
+        except RegweaveError as error:
+            if error.code != "E198":
+                raise
+            return self.score  # saved without a page or labels: nothing is left to measure
+        return self.score if fixed is None or warped is None else self.score.with_surfaces(fixed, warped, start)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def verdict(self) -> Verdict:
         """Pass, look or fail by the rules, with the reasons."""
-        score = self.with_surfaces() if NEEDS_SURFACES in self.rules.limits else self.score
+        score = self._score_of_rules
         return judge(
             score.among(self.guided, inside=False) if self.guided else score, self.rules,
             regularity=self.regularity, inverse_error=self.inverse_error, landmarks=self.landmarks,
             warnings=self.warnings, clinic=self.clinic, likeness=self.likeness,
         )  # fmt: skip
+
+    @property
+    def _score_of_rules(self) -> PairScore:
+        return self.with_surfaces() if NEEDS_SURFACES in self.rules.limits else self.score
 
     def summary(self) -> dict[str, Any]:
         """Return the content of ``result.json``; distances of surfaces are there once they are measured."""
@@ -345,11 +352,11 @@ class Result(RecordPart):
         return done.write_page(folder, page_detail) if "report" in chosen else done
 
     def write_files(self, folder: Path, chosen: Sequence[str], *, there: Sequence[str] = ()) -> Result:
-        """Write the chosen files but the page; return the result with its surfaces measured and the seconds added."""
+        """Write the chosen files but the page; return the result with the seconds added."""
         began = time.perf_counter()
         with kernel_threads(self._threads_here):
             self.images.write(folder, [name for name in chosen if name not in there])
-            score = self.with_surfaces()
+            score = self._score_of_rules
         # A copy of a saved result keeps the seconds of the run.
         seconds = {"files": time.perf_counter() - began, **self.seconds}
         done = self.model_copy(update={"score": score, "seconds": seconds})

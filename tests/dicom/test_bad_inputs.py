@@ -102,10 +102,11 @@ def raw_number(path, old, new):
     path.write_bytes(data.replace(old, new))
 
 
-def packed(path, syntax):
+def packed(path, syntax, before=2):
     """Say that the pixels are compressed, and give them as one fragment."""
     data = pydicom.dcmread(path)
     data.file_meta.TransferSyntaxUID = syntax
+    data.file_meta.FileMetaInformationVersion = bytes(before)
     data.PixelData = encapsulate([bytes(range(200))])
     data["PixelData"].VR = "OB"
     data["PixelData"].is_undefined_length = True
@@ -175,6 +176,7 @@ BAD = {
     "twelve bits": ("E163", lambda s: changed(one(s / "plan"), BitsAllocated=12)),
     "compressed in an unknown way": ("E163", lambda s: packed(one(s / "plan"), "1.2.840.10008.1.2.4.104")),
     "deflated": ("E163", lambda s: packed(one(s / "plan"), "1.2.840.10008.1.2.1.99")),
+    "deflated, said late": ("E163", lambda s: packed(one(s / "plan"), "1.2.840.10008.1.2.1.99", 40_000)),
     "a set of another patient": ("E162", lambda s: changed(s / "set.dcm", PatientID="SECRETID99")),
     "a set of another name": ("E162", lambda s: changed(s / "set.dcm", PatientName="SECRETOTHER^JOHN")),
     "a set in another frame": ("E160", lambda s: redrawn(s, ROIS, replace(PLAN, frame="3"))),

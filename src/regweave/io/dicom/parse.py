@@ -27,7 +27,7 @@ from regweave.io.disk.text import read_text
 from regweave.types import Float64Array, Identity
 
 MARK, MARK_AT = b"DICM", 128
-DEFLATED = b"1.2.840.10008.1.2.1.99"
+DEFLATED, LONGEST_META = b"1.2.840.10008.1.2.1.99", 1 << 16
 FIRST_GROUPS = (b"\x02\x00", b"\x08\x00", b"\x00\x02", b"\x00\x08")
 """First bytes of a file without preamble: a tag of group 2 or 8, little or big endian."""
 FAULTS = (
@@ -129,10 +129,10 @@ def read_dataset(
     by default. Without ``pixels`` reading ends at the element of the pixel data.
     """
     with open_file(path) as stream:
-        head = stream.read(4096)
+        head = stream.read(LONGEST_META)
         if not looks_like_dicom(head):
             raise RegweaveError("E103", f"{subject} is not DICOM", "give a DICOM file, or a folder of them")
-        if DEFLATED in head[:1024]:
+        if DEFLATED in head:  # pydicom would inflate the whole file
             message = f"{subject} is compressed as a whole (Deflated Explicit VR)"
             raise RegweaveError("E163", message, "export it uncompressed, for example with dcmconv +te")
         within = _Within(stream)

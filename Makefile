@@ -22,10 +22,10 @@ FOLDERS := $(shell find src -type d -not -name __pycache__)
 TEXT := $(wildcard *.md docs src tests core benchmark examples NOTICE CITATION.cff)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format type docs gallery bench golden sanitize sanitize-thread portable stub fuzz wheel wheel-test sdist all clean
+.PHONY: help setup demo test test-all lint format type docs gallery pictures bench golden sanitize sanitize-thread portable stub fuzz wheel wheel-test sdist all clean
 
 help:
-	@echo "targets: demo test test-all lint format type docs bench golden sanitize sanitize-thread portable stub fuzz wheel wheel-test sdist all setup clean"
+	@echo "targets: demo test test-all lint format type docs gallery pictures bench golden sanitize sanitize-thread portable stub fuzz wheel wheel-test sdist all setup clean"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
@@ -105,6 +105,10 @@ docs: $(VENV)/.docs
 # Run the pages of the gallery again and write their notebooks.
 gallery: $(VENV)/.package $(VENV)/.test $(VENV)/.docs
 	$(ONE_BLAS) $(BIN)/python docs/_make_gallery.py
+
+# The pictures of the documentation; that of the page needs Chromium.
+pictures: $(VENV)/.package $(VENV)/.docs
+	$(ONE_BLAS) $(BIN)/python docs/_make_pictures.py
 
 bench: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python benchmark/run.py

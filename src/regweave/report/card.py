@@ -95,7 +95,7 @@ def contoured(result: Any, height: int = 300) -> list[list[NDArray[np.uint8]]]:
     images, labels = result.images, result.images.fixed_labels
     display = Display.of(result.fixed.geometry, BUDGETS["normal"])
     still = display.labels(labels.data)
-    values = [v for v in np.unique(still)[1:] if 2 * ndimage.binary_erosion(still == v).sum() > (still == v).sum()]
+    values = [v for v in np.unique(still)[1:] if 5 * ndimage.binary_erosion(still == v).sum() > (still == v).sum()]
     centre = [_richest(still, axis) for axis in range(3)]
     window = None
     if result.provenance.modality.bank == "ct":

@@ -67,8 +67,12 @@ def measured(name: str, split: int, kind: str) -> dict[str, Any]:
     with notices.muted():
         result = register(first, second, progress=False, **given)
     if kind != "none":
-        parts = [point.guides for point in result.landmarks.points]
-        row |= {"guides": guides.tolist(), "named": not parts[0], "others_named": parts[1:].count(False)}
+        doubted = {point.name for point in result.landmarks.points if not point.guides}
+        texts = [text for text in result.warnings if text.startswith("W227")]
+        doubted |= {
+            point.name for point in result.landmarks.points if any(f" {point.name} (" in text for text in texts)
+        }
+        row |= {"guides": guides.tolist(), "named": "1" in doubted, "others_named": len(doubted - {"1"})}
     errors = np.linalg.norm(warp_points(fixed, result.transform) - moving, axis=1)
     return row | {"errors_mm": errors.tolist(), "folding": result.regularity["folding_fraction"]}
 

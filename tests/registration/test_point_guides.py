@@ -87,7 +87,7 @@ def test_an_affine_part_and_knots_are_kept() -> None:
     points = points_in(8)
     moving = warp_points(points + smooth(points), Transform(Field.zero(GRID), affine))
 
-    found = PointGuides(points, moving, 0.1).draw(Transform(Field.zero(GRID), affine, knots=coarse))
+    found = PointGuides(points, moving, 0.1, list("abcdefgh")).draw(Transform(Field.zero(GRID), affine, knots=coarse))
 
     assert np.linalg.norm(warp_points(points, found) - moving, axis=1).max() < 0.3
     assert found.knots is not None
@@ -126,7 +126,16 @@ def test_points_that_do_not_guide_are_named() -> None:
 def test_a_start_is_drawn_to_the_points() -> None:
     still = Image(np.zeros(GRID.shape, dtype=np.float32), GRID)
     points = points_in(12)
-    started = PointGuides(points, points + smooth(points), 0.2).start(ImagePair(still, still))
+    started = PointGuides(points, points + smooth(points), 0.2, list("abcdefghijkl")).start(ImagePair(still, still))
     assert started.initial_field is not None
     left = warp_points(points, Transform(started.initial_field)) - points - smooth(points)
     assert np.linalg.norm(left, axis=1).mean() < 0.3
+
+
+def test_points_far_from_where_the_images_lead_are_named() -> None:
+    points = points_in(9)
+    moving = points + 0.3
+    moving[2] += [0, 12.0, 0]
+    with pytest.warns(RegweaveWarning, match=r"W227: .*: c \(12.3 mm\); look at them"):
+        found = PointGuides(points, moving, 0.1, list("abcdefghi")).draw(Transform(Field.zero(GRID)))
+    assert np.linalg.norm(warp_points(points[2:3], found) - moving[2]) < 0.5

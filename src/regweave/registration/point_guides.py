@@ -43,6 +43,7 @@ class PointGuides:
     fixed: Float64Array
     moving: Float64Array
     accuracy_mm: float
+    names: Sequence[str]
 
     @classmethod
     def of(
@@ -79,10 +80,21 @@ class PointGuides:
         if reasons:
             listed = ", ".join(f"{names[n]} ({reason})" for n, reason in sorted(reasons.items()))
             notices.warn(f"W220: landmarks that do not guide: {listed}; correct them, or leave them out")
-        return cls(fixed[used], moving[used], accuracy_mm), used
+        return cls(fixed[used], moving[used], accuracy_mm, [names[n] for n in np.flatnonzero(used).tolist()]), used
 
     def draw(self, transform: Transform) -> Transform:
-        """Return a map from fixed to moving points that takes the points, and what is near, to their partners."""
+        """Return a map from fixed to moving points that takes the points, and what is near, to their partners.
+
+        Warns
+        -----
+        RegweaveWarning
+            W227, where points are much farther from their partners than most.
+        """
+        left = np.linalg.norm(warp_points(self.fixed, transform) - self.moving, axis=1)
+        far = left > max(FAR * float(np.median(left)), LEAST_FAR_MM, 3 * self.accuracy_mm)
+        if far.any() and len(left) >= LEAST_POINTS:
+            listed = ", ".join(f"{self.names[n]} ({left[n]:.1f} mm)" for n in np.flatnonzero(far).tolist())
+            notices.warn(f"W227: landmarks that guide are far from where the images lead: {listed}; look at them")
         field = transform.interpolated
         near = max(NEAR * longest_mm(field), NEAR_VOXELS * float(field.geometry.spacing_mm.max()))
         field = self._drawn(field, transform.affine, [near])

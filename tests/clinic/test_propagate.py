@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pydicom
@@ -28,7 +29,7 @@ from regweave.clinic.commission import (
 from regweave.clinic.propagate import propagate_contours, write_contours
 from regweave.clinic.quality import kinds_done
 from regweave.contours.regions import volume_ml
-from regweave.errors import RegweaveError, UsageError
+from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import read_labels, write_points
 from regweave.report.registration import write_page
 from regweave.run.result import load
@@ -330,14 +331,35 @@ def test_progress_never_runs_backwards(folder):
     assert folder[1][-1][0] == "files"
 
 
+def test_contours_of_today_guide_and_are_told_apart(scans):
+    plan, today = scans
+    guides = replace(today.structures, structures=tuple(s for s in today.structures.structures if "liver" in s.name))
+    with pytest.warns(RegweaveWarning, match=r"W252: .*cord-like: the fixed labels do not show it"):
+        done = propagate_contours(plan.series, today.series, rtstruct=plan.structures, guide=guides, progress=False)
+    assert list(done.result.provenance.guides.names.values()) == ["liver-like"]
+    notes = {row.name: row.note for row in done.quality.structures}
+    assert "guided by its contour on today's scan" in notes.pop("liver-like")
+    assert not any("guided" in note for note in notes.values())
+    assert done.result.guided_score.mean() > 0.95
+
+
+def test_contours_of_today_that_cannot_guide_are_refused(scans):
+    plan, today = scans
+    other = replace(
+        today.structures, structures=tuple(replace(s, name=f"other {s.number}") for s in today.structures.structures)
+    )
+    with pytest.raises(RegweaveError, match=r"E126|E130"):
+        propagate_contours(plan.series, today.series, rtstruct=plan.structures, guide=other, progress=False)
+    with pytest.raises(RegweaveError, match="E101"):
+        propagate_contours(plan.series, today.series, rtstruct=plan.structures, guide="nothing.dcm", progress=False)
+
+
 def test_what_cannot_be_propagated_is_refused(scans):
     plan, today = scans
     wrong = np.eye(4)
     wrong[:3, 3] = (25.0, 30.0, 0.0)
     with pytest.raises(RegweaveError, match="E167"):
         propagate_contours(plan.series, today.series, rtstruct=plan.structures, init=wrong, progress=False)
-    from dataclasses import replace
-
     plan, today = scans
     other = replace(today.series, identity=replace(today.series.identity, patient_id="someone else"))
     with pytest.raises(RegweaveError, match="E162") as caught:

@@ -70,6 +70,9 @@ def contours(
         str, method_option(help="rigid, affine, none, a REG object, or a transform file from today to plan.")
     ] = "rigid",
     name_map: Annotated[Path | None, input_option(help="New names: a line OLD,NEW for each, or JSON.")] = None,
+    guide: Annotated[
+        Path | None, input_option(help="Structure set drawn on today's scan, whose structures guide.", metavar="FILE")
+    ] = None,
     fixed_points: Annotated[Path | None, input_option(help="Landmarks on today's scan.")] = None,
     moving_points: Annotated[Path | None, input_option(help="The same landmarks on the planning scan.")] = None,
     guide_points: Annotated[
@@ -111,7 +114,8 @@ def contours(
     with ContoursBar(lines=True, shown=not quiet) as bar:
         done = write_contours(
             plan, today, output, rtstruct=rtstruct, structures=_names(structures), model=model, init=init,
-            name_map=name_map, rules=rules, show_ids=show_ids, allow_id_mismatch=allow_id_mismatch, series=series,
+            name_map=name_map, guide=guide, rules=rules, show_ids=show_ids, allow_id_mismatch=allow_id_mismatch,
+            series=series,
             landmarks=None if fixed_points is None and moving_points is None else (fixed_points, moving_points),
             guide_points=guide_points, rigid=rigid or (),
             carry_external=carry_external, both_ways=both_ways, threads=threads, device=device, overwrite=overwrite,

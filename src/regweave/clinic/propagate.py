@@ -24,7 +24,7 @@ from regweave.errors import RegweaveError
 from regweave.io import prepare_output, write_labels
 from regweave.io.dicom.parse import files_in
 from regweave.io.dicom.reg import write_reg_deformable
-from regweave.io.dicom.rtstruct import write_rtstruct
+from regweave.io.dicom.rtstruct import read_rtstruct, write_rtstruct
 from regweave.io.dicom.series import Series, series_by_place
 from regweave.io.disk.files import sha256
 from regweave.io.labels import read_name_map
@@ -46,6 +46,7 @@ from regweave.threads import kernel_threads
 from regweave.types import Field, LabelMap, LeftOut, Structure, StructureSet, Transform
 
 RTSTRUCT, REG = "rtstruct.dcm", "registration.dcm"
+GUIDED = "guided by its contour on today's scan: that it agrees with this contour proves nothing"
 WRITTEN = ("warped", "labels", "transform", "report")
 """Outputs of the registration that a propagation writes: the page is made from them."""
 OF_LABELS = ("W203", "W214")
@@ -108,6 +109,7 @@ def propagate_contours(
     model: str | Path | Model | None = None,
     init: str | Path | Transform | ArrayLike = "rigid",
     name_map: str | Path | Mapping[str, str] | None = None,
+    guide: str | Path | StructureSet | None = None,
     landmarks: tuple[Points, Points] | None = None,
     guide_points: float | None = None,
     rigid: str | Sequence[str] = (),
@@ -139,6 +141,8 @@ def propagate_contours(
         Start; a DICOM registration, or a transform from today to the plan, is refused where it makes things worse.
     name_map : path or mapping, optional
         New names of structures in files, and for a model.
+    guide : path or StructureSet, optional
+        Structures drawn on today's scan. Those with the name of a structure of the plan guide the registration.
     landmarks : two paths or arrays, optional
         Points today and in the plan: files, or arrays of LPS millimetres.
     guide_points : float, optional
@@ -171,7 +175,7 @@ def propagate_contours(
     ------
     RegweaveError
         E160 other frames, E161 several series, E162 different patients, E165 nothing drawn, E167 a start that makes
-        things worse, E192 more than two series named, and the errors of reading.
+        things worse, E192 more than two series named, E128 nothing that can guide, and the errors of reading.
     """
     chosen_series = series_by_place(tuple(series or ()), plan)
     judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules or clinic_rules()
@@ -200,17 +204,17 @@ def propagate_contours(
             values = label_values(planned.structures)
             labels = label_map([s for s in shapes if not is_outline(s.structure)], then.image.geometry, values, names)
 
-            stages.begin("register")
-            stages.parts = 2 if both_ways else 1
+            stages.begin("register", parts=2 if both_ways else 1)
             options: dict[str, Any] = {"model": model, "threads": threads, "device": device, "on_progress": stages.step}
-            ours = options | _ours(guide_points, landmarks, _stiff(rigid, tissue, labels, values, names))
+            ours = _ours(guide_points, landmarks, _stiff(rigid, tissue, labels, values, names))
+            ours |= options | _guides(guide, now, names, allow_id_mismatch=allow_id_mismatch)
             result = _registered(now, then, start.transform, labels if labels.data.any() else None, ours)
             agreement = _other_way(now, then, start.transform, result, stages, options) if both_ways else None
 
             stages.begin("contours")
             pair = Pair(then, now, result.transform, result.inverse)
             whole = whole_pair(pair, start, result, agreement)
-            drawn, rows, gone = _on_today(shapes, pair, notes, stages)
+            drawn, rows, gone = _on_today(shapes, pair, notes | _guided(result, values, notes), stages)
             for one in outlines:
                 if one.number in skins:
                     drawn.append(skins[one.number])
@@ -265,6 +269,24 @@ def _stiff(
     devices = [one.name for one in tissue if one.kind == "FIXATION" and values[one.number] in shown]
     found = [*(names_of(asked) if asked else ()), *devices]
     return [names.get(name, name) for name in found] or None
+
+
+def _guides(
+    guide: str | Path | StructureSet | None, today: Scan, names: Mapping[str, str], *, allow_id_mismatch: bool
+) -> dict[str, Any]:
+    """Return the labels of a structure set of today's scan, and that they guide; nothing without one."""
+    if guide is None:
+        return {}
+    if not isinstance(guide, StructureSet):
+        guide = read_rtstruct(guide, today.series, allow_id_mismatch=allow_id_mismatch)
+    shapes = [shape_of(one, today.series) for one in guide.structures if not is_outline(one)]
+    labels = label_map(shapes, today.image.geometry, label_values(guide.structures), names)
+    return {"fixed_labels": labels, "guide": True}
+
+
+def _guided(result: Result, values: Mapping[int, int], notes: Mapping[int, str]) -> dict[int, str]:
+    """Return the notes of the structures whose labels guided, with a remark."""
+    return {n: "; ".join(filter(None, (note, GUIDED))) for n, note in notes.items() if values.get(n) in result.guided}
 
 
 def _registered(today: Scan, plan: Scan, start: Transform, labels: LabelMap | None, options: dict[str, Any]) -> Result:
@@ -356,10 +378,10 @@ class _Stages:
         self.seconds: dict[str, float] = {}
         self._since = time.perf_counter()
 
-    def begin(self, stage: str) -> None:
+    def begin(self, stage: str, parts: int = 1) -> None:
         """Begin a stage."""
         self.end()
-        self._stage = stage
+        self._stage, self.parts = stage, parts
         self.inside("", 0.0)
 
     def end(self) -> None:

@@ -20,7 +20,7 @@ from regweave.types import Float32Array, Float64Array, Guides, Image, LabelMap, 
 
 RAMP_VOXELS = 2.0
 """A map falls from 1 to 0 over this distance on either side of the border, in voxels of the refinement."""
-SHARE = 0.25  # part of the weight of a stage that the guides have
+SHARES = {"levels": 0.5, "refine": 0.25}  # part of the weight of a stage that the guides have
 CUT_SHARE = 0.1
 """A structure is cut where its section at the end of an image is larger than this share of its largest section."""
 FINE = Member(name="guides", metric="sad", source="guides", stage="refine", weight=0.0)

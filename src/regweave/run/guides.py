@@ -93,7 +93,7 @@ def guiding(pair: ImagePair, recipe: Recipe, asked: Mapping[str, float], *, only
         notices.warn(f"W252: structures do not guide ({reasons})")
     stage = recipe.settings.refine.stages(pair.fixed.geometry, recipe.bank)[-1]
     grids = stage.factors(pair.fixed.geometry), stage.factors(pair.moving.geometry)
-    levels = only or _overlap(pair, tuple(found.weights)) < FAR_APART
+    levels = _overlap(pair, tuple(found.weights)) < FAR_APART
     names = {value: moving.name(value) for value in found.weights}
     record = GuidesRecord(weights=found.weights, names=names, left_out=found.left_out, levels=levels, only=only)
     return Guiding(guides_of(pair.fixed, pair.moving, found, grids), record)

@@ -115,7 +115,7 @@ class Call(RecordPart):
 class GuidesRecord(RecordPart):
     """Structures that guided, with their weights by label, and those that did not, with the reason by name.
 
-    ``levels`` states whether they guided the discrete levels and the start too, ``only`` whether nothing else did.
+    ``levels`` states whether they guided the start and the discrete levels too, ``only`` whether nothing else guided.
     """
 
     weights: dict[int, Number]

@@ -200,7 +200,8 @@ def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable 
             guided = guiding(pair, recipe, asked, only=job.guide_only, anyway=job.guide_anyway)
             seen = replace(seen, guides=guided.guides)
         with notices.collected() as warned_later:
-            if isinstance(start, str) and start == STRUCTURES:
+            from_guides = guided is not None and guided.record.levels and isinstance(start, str)
+            if from_guides or (isinstance(start, str) and start == STRUCTURES):
                 maps = recipe.attach_structure_maps
                 shown = seen if guided is not None else maps(seen, always=True)
                 found = cache(("structures", key), lambda: started_from_structures(shown))

@@ -23,7 +23,7 @@ from regweave.model.domain import ImageFacts, volumes_ml
 from regweave.model.model import Model
 from regweave.predictors import Predictor
 from regweave.predictors.base import TrainedResolution, maps_from_labels
-from regweave.registration.guides import COARSE, FINE, SHARE
+from regweave.registration.guides import COARSE, FINE, SHARES
 from regweave.registration.initial import STRUCTURES
 from regweave.run.memory import check_memory
 from regweave.run.read import Inputs, Reading
@@ -190,7 +190,10 @@ class Recipe:
 
         def with_guides(table: WeightTable) -> WeightTable:
             rows = [
-                table.matrix[table.rows([m.name for m in bank])].sum(axis=0) * SHARE / (1 - SHARE) for _, bank in added
+                table.matrix[table.rows([m.name for m in bank])].sum(axis=0)
+                * SHARES[new.stage]
+                / (1 - SHARES[new.stage])
+                for new, bank in added
             ]
             names = (*table.members, *(member.name for member, _ in added))
             found = replace(table, matrix=np.vstack([table.matrix, *rows]), members=names)

@@ -1,0 +1,251 @@
+"""What do structures that guide gain, for themselves and for the others, and what do wrong ones cost?
+
+Every pair is registered without guides, with all structures as guides, with one half of them and the other, with
+borders that are wrong at random, and with a structure that one label map lacks; the Dice is that of the true labels.
+ANTsPy's registration of labels gets the same labels in a Python of its own (--ants PYTHON). Finished rows are kept.
+"""
+
+import itertools
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import ndimage
+
+import regweave as rw
+from _common import RESULTS, Claim, fingerprint, parser, write
+from _pairs import SETS, PairName, choose_pairs, files, test_pairs, training_pairs
+from accuracy import Ledger
+from regweave import notices
+from regweave.io import read_image, read_labels, write_image, write_labels
+from regweave.measures.overlap import dice
+from regweave.registration.guides import choose, exchanged
+from regweave.types import Image, LabelMap, Volume
+
+FIVE = ("openkbp_head_neck", "btcv_abdomen", "ibsr18_64_affine", "mscmr_cardiac", "msd_hippocampus")
+MULTI = "ibsr18_64_affine+inverted"  # the moving image inverted: two modalities
+WRONG_DICE = 0.8
+LEAST_LABELS = 3  # ANTsPy refuses fewer
+ANTS = """
+import sys, json, resource, numpy as np, ants
+fi, mi, fl, ml, out, start, values = sys.argv[1:]
+read = ants.image_read
+labels = [read(fl), read(ml)]
+masks = [[ants.from_numpy((i.numpy() == v).astype("float32") * v, i.origin, i.spacing, i.direction)
+          for v in json.loads(values)] for i in labels]
+one = [sum(m[1:], m[0]) for m in masks]
+images = [[read(fi)], [read(mi)]]
+found = ants.label_image_registration([one[0]], [one[1]], *images, initial_transforms=start)
+warped = ants.apply_transforms(labels[0], labels[1], found["fwdtransforms"], interpolator="nearestNeighbor")
+ants.image_write(warped, out)
+"""
+
+
+class Pair:
+    """A pair in memory, with all labels that both images show."""
+
+    def __init__(self, name: PairName, set_name: str) -> None:
+        paths, self.name, self.set = files(name), replace(name, set=set_name), name.set
+        self.fixed, self.moving = (read_image(paths[w]) for w in ("fixed", "moving"))
+        self.fixed_labels, self.moving_labels = (read_labels(paths[f"{w}_labels"]) for w in ("fixed", "moving"))
+        self.values = sorted(
+            set(self.fixed_labels.values()) & set(self.moving_labels.values()) & set(SETS[self.set].labels)
+        )
+        self.words: dict[str, Any] = {}
+        if set_name == MULTI:
+            data = (self.moving.data.max() - self.moving.data) * (self.moving.data > 0)
+            self.moving = Volume(np.ascontiguousarray(data), self.moving.geometry)
+            self.words = {"fixed_modality": "t1", "moving_modality": "t2"}
+
+    def usable(self) -> list[int]:
+        """Structures that may guide."""
+        images = [
+            Image.of(v, labels) for v, labels in ((self.fixed, self.fixed_labels), (self.moving, self.moving_labels))
+        ]
+        return list(choose(*images, dict.fromkeys(self.values, 1.0)).weights)
+
+    def registered(self, guide: Any, labels: LabelMap | None = None) -> dict[str, Any]:
+        """Register, and return the Dice of every structure with the true labels, folds and seconds of the processor."""
+        began = time.process_time()
+        with notices.unheard():
+            result = rw.register(
+                self.fixed, self.moving, fixed_labels=labels or self.fixed_labels, moving_labels=self.moving_labels,
+                guide=guide, init=SETS[self.set].init, threads=1, progress=False, **self.words,
+            )  # fmt: skip
+        assert result.warped_labels is not None
+        found = dice(result.warped_labels.data, self.fixed_labels.data, self.values)
+        row = {"dice": found, "folds": result.regularity["folding_fraction"], "seconds": time.process_time() - began}
+        return {**row, "guided": list(result.guided), "error": None}
+
+    def lacking(self, value: int) -> LabelMap:
+        """Fixed labels without a structure."""
+        data = np.where(self.fixed_labels.data == value, 0, self.fixed_labels.data)
+        return replace(self.fixed_labels, data=data)
+
+
+def wrong(labels: LabelMap, values: list[int], seed: int) -> LabelMap:
+    """Bend labels at random, so that they have a mean Dice of `WRONG_DICE` with themselves."""
+    rng, shape = np.random.default_rng(seed), labels.data.shape
+    spacing = labels.geometry.spacing_mm[:, None, None, None]
+    field = np.stack([ndimage.gaussian_filter(rng.normal(size=shape), 10.0 / spacing.ravel()) for _ in shape])
+    field /= np.sqrt((field**2).sum(axis=0)).mean()
+    grid, inner = np.indices(shape, dtype=np.float64), np.pad(np.ones([n - 2 for n in shape], dtype=bool), 1)
+
+    def bent(size_mm: float) -> LabelMap:
+        data = ndimage.map_coordinates(labels.data, grid + size_mm * field / spacing, order=0, mode="constant")
+        return replace(labels, data=np.where(inner, data, labels.data))  # no border is moved out of the image
+
+    low, high = 0.0, 30.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        found = np.mean(list(dice(bent(middle).data, labels.data, values).values()))
+        low, high = (middle, high) if found > WRONG_DICE else (low, middle)
+    return bent(low)
+
+
+def with_ants(pair: Pair, python: str, values: list[int]) -> dict[str, Any]:
+    """Register with ANTsPy's `label_image_registration`, one thread."""
+    env = {**os.environ, "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        names = {
+            w: str(Path(folder, f"{w}.nii.gz")) for w in ("fixed", "moving", "fixed_labels", "moving_labels", "out")
+        }
+        for which in ("fixed", "moving"):
+            write_image(Path(names[which]), getattr(pair, which))
+            write_labels(Path(names[f"{which}_labels"]), getattr(pair, f"{which}_labels"))
+        start = "affine" if SETS[pair.set].init == "affine" else "rigid"
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        subprocess.run(
+            [python, "-c", ANTS, *names.values(), start, json.dumps(values)], check=True, env=env, capture_output=True
+        )
+        seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+        found = dice(read_image(names["out"]).data.round().astype(np.int32), pair.fixed_labels.data, pair.values)
+    return {"dice": found, "seconds": seconds, "error": None}
+
+
+def rows_of(pair: Pair, ledger: Ledger, code: str, python: str | None, first: bool) -> dict[str, dict[str, Any]]:
+    """Measure a pair in every way; what the ledger has is not measured again."""
+    name = pair.moving_labels.name
+    usable = pair.usable()
+    ways: dict[str, Any] = {
+        "none": lambda: pair.registered(False),
+        "all": lambda: pair.registered([name(v) for v in usable]),
+        **{f"half {h}": lambda h=h: pair.registered([name(v) for v in usable[h::2]]) for h in (0, 1)},
+        "wrong": lambda: pair.registered([name(v) for v in usable], wrong(pair.fixed_labels, pair.values, 0)),
+    }
+    if first:
+        rest = [name(v) for v in usable if v != usable[0]]
+        ways["missing"] = lambda: pair.registered([name(v) for v in usable], pair.lacking(usable[0]))
+        ways["dropped"] = lambda: pair.registered(rest)
+    if python is not None and len(usable) >= LEAST_LABELS:
+        ways["ants"] = lambda: with_ants(pair, python, usable)
+    found = {}
+    for way, measure in ways.items():
+        key = (pair.name.set, str(pair.name), way, "peer" if way == "ants" else code)
+        if ledger.get(key) is None:
+            ledger.add(key, measure())
+            print(*key[:3], round(float(np.mean(list(ledger.get(key)["dice"].values()))), 4), flush=True)
+        row = ledger.get(key)
+        assert row is not None
+        found[way] = {**row, "dice": {int(v): d for v, d in row["dice"].items()}}
+    return {**found, "usable": {"values": usable}}
+
+
+def mean(scores: Mapping[int, float], values: Iterable[int]) -> float:
+    """Mean Dice of some structures."""
+    return float(np.mean([scores[v] for v in values]))
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Put the numbers of one set together: means over pairs, and the worst."""
+    half = [
+        mean(r[f"half {h}"]["dice"], others) - mean(r["none"]["dice"], others)
+        for r in rows for h in (0, 1)
+        if (others := [v for v in r["none"]["dice"] if v not in r[f"half {h}"]["guided"]])
+    ]  # fmt: skip
+    bad = [
+        mean(r["wrong"]["dice"], r["usable"]["values"]) - mean(r["none"]["dice"], r["usable"]["values"]) for r in rows
+    ]
+    out = {
+        "pairs": len(rows),
+        "none": np.mean([mean(r["none"]["dice"], r["usable"]["values"]) for r in rows]),
+        "guided": np.mean([mean(r["all"]["dice"], r["usable"]["values"]) for r in rows]),
+        "folds": max(r[w]["folds"] for r in rows for w in r if "folds" in r[w]),
+        "others": np.mean(half), "others_worst": min(half), "wrong": np.mean(bad), "wrong_worst": min(bad),
+        "seconds": np.mean([r["all"]["seconds"] for r in rows]),
+        "missing": max(abs(a - rows[0]["dropped"]["dice"][v]) for v, a in rows[0]["missing"]["dice"].items()),
+    }  # fmt: skip
+    peers = [r for r in rows if "ants" in r]
+    if peers:
+        out |= {
+            "ants": np.mean([mean(r["ants"]["dice"], r["usable"]["values"]) for r in peers]),
+            "ants_seconds": np.mean([r["ants"]["seconds"] for r in peers]),
+        }
+    return {k: v if isinstance(v, int) else float(v) for k, v in out.items()}
+
+
+def exchanges(set_name: str, n: int, seed: int) -> dict[str, int]:
+    """Exchange every two structures of some pairs: how many are named, and how many pairs are named without reason."""
+    found = {"pairs": 0, "false_alarms": 0, "exchanges": 0, "named": 0}
+    rng = np.random.default_rng(seed)
+    for name in choose_pairs(set_name, n, seed):
+        pair = Pair(name, set_name)
+        usable = pair.usable()
+        found["pairs"] += 1
+        found["false_alarms"] += bool(exchanged(pair.fixed_labels, pair.moving_labels, usable))
+        couples = list(itertools.combinations(usable, 2))
+        for k in rng.permutation(len(couples))[:10]:
+            data, (a, b) = pair.moving_labels.data.copy(), couples[k]
+            data[pair.moving_labels.data == a], data[pair.moving_labels.data == b] = b, a
+            named = exchanged(pair.fixed_labels, replace(pair.moving_labels, data=data), usable)
+            found["exchanges"] += 1
+            found["named"] += (a, b) in named
+    return found
+
+
+def main() -> None:
+    options = parser(__doc__ or "", pairs=3)
+    options.add_argument("--sets", default=",".join((*FIVE, MULTI)), help="sets, with commas between")
+    options.add_argument("--train", action="store_true", help="pairs of training patients, to choose settings on")
+    options.add_argument("--ants", help="Python that has antspyx")
+    arguments = options.parse_args()
+    where = "guides-training" if arguments.train else "guides"
+    RESULTS.mkdir(exist_ok=True)
+    ledger, code, found, claims = Ledger(RESULTS / f"{where}.rows.jsonl"), fingerprint(), {}, []
+    for set_name in arguments.sets.split(","):
+        source = set_name.partition("+")[0]
+        listed = (Pair(p, set_name) for p in (training_pairs if arguments.train else test_pairs)(source, None))
+        pairs = list(itertools.islice((p for p in listed if len(p.usable()) > 1), arguments.pairs or 3))
+        rows = [rows_of(p, ledger, code, arguments.ants, n == 0) for n, p in enumerate(pairs)]
+        found[set_name] = one = summary(rows) | exchanges(source, 6, arguments.seed)
+        print(set_name, {k: round(v, 4) for k, v in one.items()}, flush=True)
+        least = 0.8 if source == "btcv_abdomen" else 0.9
+        claims += [
+            Claim(f"{set_name}: Dice of guided structures", one["guided"], target=least),
+            Claim(f"{set_name}: others, against no guide", one["others"], "+.3f", target=0.0),
+            Claim(f"{set_name}: others, worst", one["others_worst"], "+.3f", target=-0.02),
+            Claim(f"{set_name}: wrong guides, against none", one["wrong"], "+.3f", target=0.02),
+            Claim(f"{set_name}: wrong guides, worst pair", one["wrong_worst"], "+.3f", target=-0.01),
+            Claim(f"{set_name}: missing against left out", one["missing"], ".4f", target=0.005, sense="at most"),
+            Claim(f"{set_name}: voxels folded", one["folds"], "g", target=0.0, sense="at most"),
+        ]
+        if "ants" in one:
+            claims.append(
+                Claim(f"{set_name}: ahead of ANTsPy in Dice", one["guided"] - one["ants"], "+.3f", target=0.0)
+            )
+            faster = one["ants_seconds"] / one["seconds"]
+            claims.append(Claim(f"{set_name}: times faster than ANTsPy, one thread", faster, ".1f", target=5.0))
+    write(where, arguments.seed, {"sets": found}, claims)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -205,6 +205,8 @@ BAD = {
     "an underscore in a contour": ("E102", lambda s: raw_contour(s, "1_0\\0\\9" + "\\5\\5\\9" * 2)),
     "one MR in a CT": ("E113", lambda s: changed(one(s / "plan"), Modality="MR")),
     "one identifier for all images": ("E123", lambda s: every(s / "plan", SOPInstanceUID=uid(2, 1))),
+    "no identifiers of today's images": ("E123", lambda s: every(s / "today", SOPInstanceUID=None)),
+    "no identifier of today's study": ("E123", lambda s: every(s / "today", StudyInstanceUID=None)),
     "pixels of no size": ("E111", lambda s: every(s / "plan", PixelSpacing=["1e-300", "1e-300"])),
     "a set of two other frames": ("E160", two_other_frames),
     "a point far away": ("E123", lambda s: contour(s, ContourData=["999999", "0", "11"] + ["0", "0", "11"] * 23)),

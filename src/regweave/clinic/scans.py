@@ -25,7 +25,7 @@ from regweave.clinic.patient import (
 from regweave.contours.shape import Shape
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.parse import require_same_patient, scan
-from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series
+from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series, require_identifiers
 from regweave.io.dicom.series import Series, list_series, read_series
 from regweave.measures.body import bright_mask
 from regweave.spatial.pyramid import Factors, shrink, shrink_geometry
@@ -49,6 +49,7 @@ def read_scans(
     current = today if isinstance(today, Series) else read_series(today, series[1])
     if not allow_id_mismatch:
         require_same_patient(planned_on.identity, current.identity, "the plan and today's scan")
+    require_identifiers(current)
     _require_order(planned_on, current, drawn_on)
     if isinstance(chosen, Path):
         chosen = read_rtstruct(chosen, planned_on, allow_id_mismatch=allow_id_mismatch)

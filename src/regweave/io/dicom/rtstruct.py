@@ -343,6 +343,7 @@ def write_rtstruct(
     if not drawn:
         raise RegweaveError("E165", "no structure has a contour on this series", "look at the registration")
     called = checked_names(drawn, names or {})
+    require_identifiers(series)
     with dcm.guarded("the structure set"):
         data = new_object(series, RTSTRUCT, "RTSTRUCT", "Propagated contours, not approved")
         _describe(data, series, source)
@@ -355,6 +356,19 @@ def write_rtstruct(
         ]
         data.RTROIObservationsSequence = [_observation(one) for one in drawn]
     save(path, data)
+
+
+def require_identifiers(series: Series) -> None:
+    """Refuse a series without the identifiers by which a structure set refers to it: E123."""
+    there = {
+        "StudyInstanceUID": series.identity.study_uid,
+        "SeriesInstanceUID": series.identity.series_uid,
+        "SOPInstanceUID": all(one.instance_uid for one in series.slices),
+    }
+    lacking = ", ".join(name for name, found in there.items() if not found)
+    if lacking:
+        message = f"today's series has no {lacking}, and structure sets refer to series and images by them"
+        raise RegweaveError("E123", message, "export the series again")
 
 
 def checked_names(structures: Sequence[Structure], names: Mapping[str, str]) -> dict[int, str]:

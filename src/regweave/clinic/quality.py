@@ -153,8 +153,7 @@ def _inside_numbers(shape: Shape, carried: Structure, pair: Pair, centre: Float6
     if not carried.contours or not len(shape.along_mm):
         return _numbers_of_points(carried.points, pair)
     grid = pair.transform.field.geometry
-    box = box_round(np.concatenate([c.points_mm for c in carried.contours]), grid)
-    if box is None:
+    if (box := box_round(np.concatenate([c.points_mm for c in carried.contours]), grid)) is None:
         return {}
     voxels, points = box
     there = warp_points(points, pair.transform)

@@ -229,8 +229,7 @@ def label_map(
         return float((shape.distance < 0).sum() * np.prod(shape.step_mm))
 
     for shape in sorted(drawn, key=size, reverse=True):
-        box = box_round(np.concatenate([c.points_mm for c in shape.structure.contours]), geometry)
-        if box is not None:
+        if (box := box_round(np.concatenate([c.points_mm for c in shape.structure.contours]), geometry)) is not None:
             part = data[box[0]]
             part[(shape.at(box[1]) < 0).reshape(part.shape)] = values[shape.structure.number]
     called = {values[s.structure.number]: s.structure.name for s in drawn}

@@ -65,14 +65,12 @@ def read_image(
         return source
     stored = read_stored(source, nifti_frame, follow_links=follow_links, series=series)
     data = stored.intensities()
-    error = nonfinite_error(data, stored.subject)
-    if error is not None:
+    if (error := nonfinite_error(data, stored.subject)) is not None:
         if nonfinite == "error":
             raise error
         notices.warn(f"W205: {error.message}; treated as background")
         data = replace_nonfinite(data, stored.subject)
-    error = constant_error(data, stored.data, stored.scaling, stored.subject)
-    if error is not None:
+    if (error := constant_error(data, stored.data, stored.scaling, stored.subject)) is not None:
         raise error
     return Volume(data, stored.geometry, stored.modality)
 
@@ -97,8 +95,7 @@ def read_labels(
     chosen = names_file(source) if given is None else given
     names = {} if chosen is None else read_names(chosen)
     labels = LabelMap(whole_labels(stored.values(), stored.subject), stored.geometry, names)
-    error = intensities_error(labels.data, names, stored.subject)
-    if error is not None:
+    if (error := intensities_error(labels.data, names, stored.subject)) is not None:
         raise error
     return labels if given is None else _named(labels, stored.subject)
 
@@ -125,8 +122,7 @@ def read_stored(
 
     Uneven or sheared slices of a DICOM series are interpolated onto an even grid.
     """
-    path = as_path(source)
-    if path is None:
+    if (path := as_path(source)) is None:
         return read_object(source, nifti_frame)
     form, found = _find(path)
     if form == "NIfTI":
@@ -403,8 +399,7 @@ def _add_values(stored: Stored, facts: dict[str, Any], problems: list[RegweaveEr
         facts["minimum"], facts["maximum"] = float(finite.min()), float(finite.max())
         facts["mean"] = float(finite.mean(dtype=np.float64))
         facts["ct"] = modality_of(Volume(finite.astype(np.float32), stored.geometry)) == "ct"
-    bad = nonfinite_error(data, stored.subject)
-    if bad is None:
+    if (bad := nonfinite_error(data, stored.subject)) is None:
         bad = constant_error(data, stored.data, stored.scaling, stored.subject)
     if bad is not None:
         problems.append(bad)

@@ -102,16 +102,14 @@ def _refuse(path: Path, reason: str, hint: str) -> RegweaveError:
 
 
 def _codec(path: Path) -> tuple[Callable[[str, Path], tuple[Frame, list[Row]]], Callable[[list[Row]], str]]:
-    codec = CODECS.get(suffix_of(path))
-    if codec is None:
+    if (codec := CODECS.get(suffix_of(path))) is None:
         known = ", ".join(CODECS)
         raise _refuse(path, f"the suffix '{suffix_of(path)}' is not one of {known}", "convert the points")
     return codec
 
 
 def _slicer_frame(value: object, path: Path) -> Frame:
-    frame = SLICER_FRAMES.get(str(value).upper())
-    if frame is None:
+    if (frame := SLICER_FRAMES.get(str(value).upper())) is None:
         raise _refuse(path, f"its coordinate system is {value!r}, needed is LPS or RAS", "state the frame in the file")
     return frame
 

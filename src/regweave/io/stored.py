@@ -106,8 +106,7 @@ def whole_labels(data: NDArray[Any], subject: str) -> NDArray[Any]:
     if data.dtype.kind == "b":
         return data.astype(np.uint8)
     if data.dtype.kind == "f":
-        error = nonfinite_error(data, subject)
-        if error is not None:
+        if (error := nonfinite_error(data, subject)) is not None:
             raise RegweaveError(error.code, error.message, "export the labels again, as integers")
         fractional = np.count_nonzero(data != np.rint(data))
         if fractional:

@@ -166,8 +166,7 @@ class Fields:
         """Return a switch that is True or False."""
         if key not in self.values:
             return default
-        found = SWITCHES.get(self.values[key].lower())
-        if found is None:
+        if (found := SWITCHES.get(self.values[key].lower())) is None:
             raise self.bad(key, "True or False")
         return found
 
@@ -311,8 +310,7 @@ def _vectors(fields: Fields, key: str, count: int, length: int) -> list[list[flo
     """Return so many vectors of a field, each ``(x,y,z)``, or None for ``none``."""
     text, result, at = fields.values[key], list[list[float] | None](), 0
     while at < len(text):
-        match = VECTORS.match(text, at)
-        if match is None:
+        if (match := VECTORS.match(text, at)) is None:
             raise fields.bad(key, f"{count} vectors as (x,y,z) or none")
         tokens = [token.strip() for token in (match[2] or "").split(",")]
         unknown = len(tokens) == length and all(token.lower() == "nan" for token in tokens)
@@ -358,8 +356,7 @@ def _value_axis(fields: Fields, n_axes: int, directions: list[list[float] | None
 
 
 def _nrrd_dtype(fields: Fields) -> np.dtype[np.generic]:
-    kind = NRRD_TYPE_OF.get(" ".join(fields.values["type"].lower().split()))
-    if kind is None:
+    if (kind := NRRD_TYPE_OF.get(" ".join(fields.values["type"].lower().split()))) is None:
         raise fields.bad("type", "a type of numbers, such as short or float")
     order = fields.values.get("endian", "").lower()
     if order not in {"", "little", "big"}:
@@ -424,8 +421,7 @@ def _nrrd_payload(path: Path, fields: Fields, end: int, follow_links: bool) -> P
     coding = fields.values["encoding"].lower()
     if coding in NRRD_UNREAD:
         raise fields.unread(f"has voxels in the encoding {coding}; read are raw and gzip", ONE_FILE)
-    encoding = NRRD_ENCODINGS.get(coding)
-    if encoding is None:
+    if (encoding := NRRD_ENCODINGS.get(coding)) is None:
         raise fields.bad("encoding", f"one of {', '.join(NRRD_ENCODINGS)}")
     if fields.whole_number("line skip", 0):
         raise fields.unread("has lines to skip before its voxels (line skip)", ONE_FILE)
@@ -518,8 +514,7 @@ def _require_plain_values(fields: Fields) -> None:
 
 
 def _meta_dtype(fields: Fields) -> np.dtype[np.generic]:
-    kind = META_TYPES.get(fields.values["ElementType"])
-    if kind is None:
+    if (kind := META_TYPES.get(fields.values["ElementType"])) is None:
         raise fields.bad("ElementType", f"one of {', '.join(META_TYPES)}")
     found = fields.first_of(*ORDERS)
     big = False if found is None else fields.switch(found, False)
@@ -527,8 +522,7 @@ def _meta_dtype(fields: Fields) -> np.dtype[np.generic]:
 
 
 def _meta_affine(fields: Fields, n_axes: int, n_kept: int) -> Float64Array | None:
-    unit = META_UNIT_MM.get(fields.values.get("DistanceUnits", "").lower())
-    if unit is None:
+    if (unit := META_UNIT_MM.get(fields.values.get("DistanceUnits", "").lower())) is None:
         raise fields.bad("DistanceUnits", "um, mm, cm or m")
     offset, matrix = fields.first_of(*OFFSETS), fields.first_of(*MATRICES)
     spacing = "ElementSpacing" if "ElementSpacing" in fields.values else fields.first_of("ElementSize")

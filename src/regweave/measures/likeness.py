@@ -95,8 +95,7 @@ class _Sampled:
     def __init__(self, pair: ImagePair, transform: Transform, fixed: Float32Array, moving: Float32Array) -> None:
         self.pair, self.transform = pair, transform
         self.known = np.isfinite(fixed).ravel() & np.isfinite(moving).ravel()
-        mask = inside(pair.fixed)
-        if mask is not None:
+        if (mask := inside(pair.fixed)) is not None:
             self.known &= mask.ravel()
 
     def every(self, chosen: NDArray[np.bool_] | None, most: int) -> IntArray:
@@ -110,8 +109,7 @@ class _Sampled:
         affine = self.transform.affine
         there = grid.index(points @ affine[:3, :3].T + affine[:3, 3])
         found = ((there >= -0.5) & (there <= np.array(grid.shape) - 0.5)).all(axis=1)
-        mask = inside(self.pair.moving)
-        if mask is not None:
+        if (mask := inside(self.pair.moving)) is not None:
             x, y, z = np.clip(np.rint(there), 0, np.array(grid.shape) - 1).astype(np.intp).T
             found &= mask[x, y, z]
         return np.asarray(index[found])

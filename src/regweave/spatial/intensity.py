@@ -55,8 +55,7 @@ def extrapolated(image: Volume) -> Float32Array:
 
     Windows and gradients at the rim of the mask then do not depend on voxels beyond, as at the border of an image.
     """
-    found = inside(image)
-    if found is None:
+    if (found := inside(image)) is None:
         return image.data
     nearest = ndimage.distance_transform_edt(~found, return_distances=False, return_indices=True)
     return np.asarray(image.data[tuple(nearest)])

@@ -601,8 +601,7 @@ def _used_bits(pixels: NDArray[Any], stored: int, allocated: int) -> NDArray[Any
 
 
 def _unpacked(header: dcm.SliceHeader, syntax: str, shape: tuple[int, int]) -> NDArray[Any]:
-    name = PLUG_INS.get(syntax)
-    if name is None:
+    if (name := PLUG_INS.get(syntax)) is None:
         message = f"{header.subject} has pixels in a transfer syntax that is not read"
         raise RegweaveError("E163", message, "export the series uncompressed (Explicit VR Little Endian)")
     dataset, _ = dcm.read_dataset(header.path, header.subject)

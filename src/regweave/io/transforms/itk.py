@@ -124,8 +124,7 @@ def check_parts(parts: Sequence[Part], subject: str) -> list[Part]:
 
 
 def _require_known(part: Part, subject: str) -> None:
-    match = TYPE_NAME.fullmatch(part.type_name)
-    if match is None:
+    if (match := TYPE_NAME.fullmatch(part.type_name)) is None:
         raise damaged(subject, f"{part.type_name[:SHOWN_NAME]!r} is no type of a transform")
     kind, _, *dimensions, order = match.groups()
     if dimensions != ["3", "3"]:
@@ -439,8 +438,7 @@ def require_sense(vectors: NDArray[Any], geometry: Geometry, subject: str) -> No
 def component_first(vectors: NDArray[Any], subject: str) -> Float32Array:
     """Turn ITK's (Z, Y, X, 3) into (3, X, Y, Z), refusing non-finite numbers with E104."""
     data = np.array(vectors.transpose(3, 2, 1, 0), dtype=np.float32, order="C")
-    error = nonfinite_error(data, subject)
-    if error is not None:
+    if (error := nonfinite_error(data, subject)) is not None:
         raise RegweaveError(error.code, error.message, "compute the transform again")
     return data
 

@@ -137,8 +137,7 @@ class CudaDevice:
         knots, sides = u, gaussian_sides((1.0, 1.0, 1.0), continuous.CUT)
         u = self.change_level(knots, factors, (1, 1, 1), shape)
         for _ in range(continuous.ATTEMPTS):
-            near = self.kernels.folded_blocks(u, knots.shape[1:], factors, SPREAD)
-            if near is None:
+            if (near := self.kernels.folded_blocks(u, knots.shape[1:], factors, SPREAD)) is None:
                 break
             knots = self.kernels.where_marked(knots, self.kernels.gaussian(knots, sides), near)
             u = self.change_level(knots, factors, (1, 1, 1), shape)

@@ -28,8 +28,7 @@ def module() -> Any | None:
 
 def gpus() -> tuple[tuple[Gpu, ...], str]:
     """Return the GPUs of this machine, and where there is none, why."""
-    found = module()
-    if found is None:
+    if (found := module()) is None:
         return (), "this build of regweave has no GPU kernels"
     listed, why = found.devices()
     return tuple(Gpu(name, memory, (major, minor)) for name, memory, major, minor in listed), why

@@ -26,6 +26,7 @@ STAGES = {
     "refine": "refinement",
     "outputs": "inverse and warped images",
     "measure": "measurements",
+    "check": "check",
 }
 """Stages of a registration, in their order, and their names for users."""
 

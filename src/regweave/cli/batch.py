@@ -9,7 +9,7 @@ import typer
 from regweave.cli.app import command_line, examples
 from regweave.cli.options import ClusterOptions, JsonOption, QuietOption, StrictOption, from_fields, job_table
 from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled
-from regweave.jobs.batch import RESULTS, BatchJob
+from regweave.jobs.batch import RESULTS, Batch, BatchJob
 from regweave.jobs.batch import batch as run
 from regweave.progress import BatchBar
 from regweave.run.images import parse_outputs
@@ -49,6 +49,11 @@ def batch(
             found = run(**vars(job))
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished pairs are kept; continue with --resume") from error
+    end_batch(found, output, strict=strict, as_json=as_json, quiet=quiet)
+
+
+def end_batch(found: Batch, output: Path, *, strict: bool, as_json: bool, quiet: bool) -> None:
+    """Print tally, failures and failed verdicts of a list, and end with their status."""
     for name, text in found.failures.items():
         print(f"failed {name}: {text}", file=sys.stderr)
     if as_json:

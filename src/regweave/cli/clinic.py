@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -24,11 +24,11 @@ from regweave.cli.options import (
 from regweave.cli.tables import VERDICTS, end_by_verdict, short, verdict_lines
 from regweave.clinic.commission import RECORD, run_trials
 from regweave.clinic.propagate import RTSTRUCT, Propagation, write_contours
-from regweave.errors import EXIT_SOME_FAILED
+from regweave.errors import EXIT_SOME_FAILED, Cancelled, UsageError
 from regweave.io import atomic_path, prepare_output, require_absent
 from regweave.io.disk.records import write_record
 from regweave.measures.propagation import PropagatedStructure
-from regweave.progress import Bar, ContoursBar
+from regweave.progress import Bar, BatchBar, ContoursBar
 from regweave.report.commission import PROTOCOL, write_protocol
 from regweave.report.signoff import Reviewable, collected, read_signoff, require_match
 from regweave.run.images import FILES
@@ -44,13 +44,19 @@ app.add_typer(clinic, name="clinic")
         "regweave contours planning/ today/ -o result --rtstruct plan.dcm",
         "regweave contours planning/ today/ -o result --structures Parotid_L,Cord",
         "regweave contours planning/ today/ -o result --init registration.dcm",
+        "regweave contours fractions.csv -o results --workers 4",
     )
 )
 def contours(
     plan: Annotated[
-        Path, typer.Argument(help="Folder of the planning scan and its structure set, or a .txt list of files.")
+        Path,
+        typer.Argument(
+            help="Folder of the planning scan and its structure set, or a .txt list of files; or a .csv list."
+        ),
     ],
-    today: Annotated[Path, typer.Argument(help="Folder of today's scan, or a .txt list of files.")],
+    today: Annotated[
+        Path | None, typer.Argument(help="Folder of today's scan, or a .txt list of files.", show_default=False)
+    ] = None,
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")],
     rtstruct: Annotated[Path | None, input_option(help="Structure set, if not the one in PLAN.")] = None,
@@ -91,6 +97,9 @@ def contours(
             "--both-ways", help="Register the other way too and measure how well both agree; twice the time."
         ),
     ] = False,
+    check: Annotated[
+        bool, method_option("--check", help="Repeat the registration, and map the likely error; four more runs.")
+    ] = False,
     rules: RulesOption = None,
     strict: StrictOption = False,
     show_ids: Annotated[
@@ -99,6 +108,10 @@ def contours(
     allow_id_mismatch: Annotated[
         bool, input_option("--allow-id-mismatch", help="Take scans that state different patients.")
     ] = False,
+    workers: Annotated[
+        int | None, machine_option(help="Processes for a .csv list, each with one thread; by default all cores.")
+    ] = None,
+    resume: Annotated[bool, machine_option("--resume", help="Continue a .csv list that was interrupted.")] = False,
     threads: Annotated[int | None, machine_option(help="Threads; the result is the same for any number.")] = None,
     device: Annotated[str | None, machine_option(help="What computes: cpu (default), cuda, cuda:N, or auto.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
@@ -109,17 +122,33 @@ def contours(
 
     Writes an unapproved structure set, the registration as a DICOM object
     and an ITK transform, labels, numbers and a page for the review. Inputs
-    are never written to.
+    are never written to. A .csv list with the columns id, plan, today and
+    rtstruct takes the place of PLAN and TODAY: each row gets its own folder,
+    and all of them a table and a page. A failed row stops no other; the exit
+    status is then 1.
     """
+    shared: dict[str, Any] = {
+        "structures": _names(structures), "model": model, "init": init, "name_map": name_map, "rules": rules,
+        "show_ids": show_ids, "allow_id_mismatch": allow_id_mismatch, "carry_external": carry_external,
+        "both_ways": both_ways, "check": check, "device": device, "rigid": rigid or (),
+    }  # fmt: skip
+    if today is None:
+        alone = {
+            "--rtstruct": rtstruct, "--series": series, "--fixed-points": fixed_points, "--threads": threads,
+            "--moving-points": moving_points, "--guide-points": guide_points, "--guide": guide,
+            "--overwrite": overwrite or None,
+        }  # fmt: skip
+        _propagate_list(
+            plan, output, shared, alone, workers, resume=resume, strict=strict, as_json=as_json, quiet=quiet
+        )
+        return
+    if workers is not None or resume:
+        raise UsageError("E192", "--workers or --resume is given without a .csv list", "leave it out, or give a list")
     with ContoursBar(lines=True, shown=not quiet) as bar:
         done = write_contours(
-            plan, today, output, rtstruct=rtstruct, structures=_names(structures), model=model, init=init,
-            name_map=name_map, guide=guide, rules=rules, show_ids=show_ids, allow_id_mismatch=allow_id_mismatch,
-            series=series,
+            plan, today, output, rtstruct=rtstruct, series=series, threads=threads, overwrite=overwrite, on_stage=bar,
             landmarks=None if fixed_points is None and moving_points is None else (fixed_points, moving_points),
-            guide_points=guide_points, rigid=rigid or (),
-            carry_external=carry_external, both_ways=both_ways, threads=threads, device=device, overwrite=overwrite,
-            on_stage=bar,
+            guide_points=guide_points, guide=guide, **shared,
         )  # fmt: skip
     if as_json:
         record = json.loads((output / "result.json").read_text(encoding="utf-8"))
@@ -127,6 +156,29 @@ def contours(
     elif not quiet:
         _print(done, output)
     end_by_verdict(done.result.verdict, printed=not (as_json or quiet), strict=strict)
+
+
+def _propagate_list(
+    table: Path, output: Path, options: dict[str, Any], alone: dict[str, Any], workers: int | None, *,
+    resume: bool, strict: bool, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Propagate the contours of a list, print the tally and the failures, and end with their status."""
+    # One patient needs neither workers nor their store.
+    from regweave.cli.batch import end_batch  # noqa: PLC0415
+    from regweave.jobs.contours import contours_list  # noqa: PLC0415
+
+    if table.suffix.lower() != ".csv":
+        message = "TODAY is missing"
+        raise UsageError("E192", message, "name the folder of today's scan, or a .csv list in place of both")
+    if named := [name for name, value in alone.items() if value is not None]:
+        hint = "leave it out; the list has a column rtstruct, and --resume continues a folder"
+        raise UsageError("E192", f"{', '.join(named)} is given with a list", hint)
+    try:
+        with BatchBar(lines=True, shown=not quiet) as bar:
+            found = contours_list(table, output, workers=workers, resume=resume, on_progress=bar, **options)
+    except KeyboardInterrupt as error:
+        raise Cancelled("E190", "cancelled", "finished rows are kept; continue with --resume") from error
+    end_batch(found, output, strict=strict, as_json=as_json, quiet=quiet)
 
 
 def _print(done: Propagation, output: Path) -> None:
@@ -141,6 +193,8 @@ def _print(done: Propagation, output: Path) -> None:
     for row in quality.cut:
         console.print(f"{'cut':<12}{short(row.name, 26)}: {row.reasons[-1]}", soft_wrap=True)
     console.print(verdict_lines(done.result.verdict))
+    if done.result.check is not None:
+        console.print(f"check       {done.result.check.words()}", soft_wrap=True)
     console.print(f"status      {quality.status}")
     console.print(f"time        {sum(done.result.seconds.values()):.1f} s")
     console.print(f"contours    {output / RTSTRUCT}", soft_wrap=True)

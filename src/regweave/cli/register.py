@@ -137,15 +137,23 @@ def print_result(result: Result, output: Path, *, page: bool) -> None:
     if run.classes_from == "predicted":
         console.print("classes     predicted from the moving image")
     console.print(verdict_lines(result.verdict))
-    if result.likeness is not None:
-        console.print(f"likeness    {terminal_safe(result.likeness.text)}", soft_wrap=True)
-    console.print(f"start       {terminal_safe(run.start.words())}", soft_wrap=True)
-    if run.model is not None:
-        reason = f": {run.model.reason}" if run.model.reason else ""
-        console.print(f"model       {terminal_safe(run.model.words())}{reason}", soft_wrap=True)
-    if run.structures is not None:
-        console.print(f"structures  {terminal_safe(run.structures.words())}", soft_wrap=True)
-    _print_known(console, result)
+    model, guides = run.model, run.guides
+    used = "" if model is None else f"{model.words()}: {model.reason}" if model.reason else model.words()
+    bent = ", ".join(f"{name} ({mm:.2f} mm)" for name, mm in result.rigid_mm.items())
+    lines = [
+        ("likeness", result.likeness and result.likeness.text),
+        ("start", run.start.words()),
+        ("model", used),
+        ("structures", run.structures and run.structures.words()),
+        ("guides", guides and f"{guides.words()}: their Dice proves nothing"),
+        *(("no guide", f"{name}: {reason}") for name, reason in (guides.left_out if guides else {}).items()),
+        ("check", result.check and result.check.words()),
+        ("landmarks", result.landmarks and result.landmarks.words()),
+        ("rigid", bent and f"{bent}: in brackets, how far it was bent"),
+    ]
+    for name, text in lines:
+        if text:
+            console.print(f"{name:<12}{terminal_safe(text)}", soft_wrap=True)
     console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")
     after = sum(result.seconds.get(name, 0.0) for name in ("files", "page"))
     files = "files and page" if page else "files"
@@ -154,22 +162,8 @@ def print_result(result: Result, output: Path, *, page: bool) -> None:
     if page:
         console.print(f"page        {output / PAGE}", soft_wrap=True)
     gap = max((s.gap for s in result.steps), default=0.0)
-    text = f"solver      within {gap:.3%} of its own optimum (says nothing about anatomy)"
-    console.print(text, style="dim")
-
-
-def _print_known(console: Console, result: Result) -> None:
-    """Print what guided, and what was kept rigid."""
-    guides = result.provenance.guides
-    if guides is not None:
-        console.print(f"guides      {guides.words()}: their Dice proves nothing")
-        for name, reason in guides.left_out.items():
-            console.print(f"no guide    {terminal_safe(name)}: {terminal_safe(reason)}", soft_wrap=True)
-    if result.landmarks is not None:
-        console.print(f"landmarks   {result.landmarks.words()}")
-    if result.rigid_mm:
-        bent = ", ".join(f"{terminal_safe(name)} ({mm:.2f} mm)" for name, mm in result.rigid_mm.items())
-        console.print(f"rigid       {bent}: in brackets, how far it was bent", soft_wrap=True)
+    proof = f"solver      within {gap:.3%} of its own optimum (says nothing about anatomy)"
+    console.print(proof, style="dim")
 
 
 def print_json(output: Path, *, page: bool) -> None:

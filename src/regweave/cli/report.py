@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,6 +28,7 @@ app = command_line()
         "regweave report result --page-detail full",
         "regweave report result --fixed-points f.mrk.json --moving-points m.mrk.json",
         "regweave report result --boilerplate",
+        "regweave report batch --grades grades.tsv",
         "regweave report weights.json",
     )
 )
@@ -43,6 +44,10 @@ def report(
     methods: Annotated[
         bool, typer.Option("--boilerplate", help="Print a text for the methods section, with citations; write no page.")
     ] = False,
+    grades: Annotated[
+        Path | None,
+        typer.Option(help="Grades from the contact sheet of a batch: compare them with verdicts; write no page."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make the HTML page of a result again from the JSON and the images that belong to it.
@@ -57,11 +62,30 @@ def report(
         text = boilerplate(result)
         print(json.dumps({"text": text}, ensure_ascii=False) if as_json else text)
         return
+    if grades is not None:
+        found = batch.compare_grades(result, grades)
+        print(json.dumps(found, ensure_ascii=False) if as_json else _agreement(found))
+        return
     given = fixed_points is not None or moving_points is not None
     landmarks = LandmarkPairs.read(fixed_points, moving_points) if given else None
     judged_by = None if rules is None else read_rules(rules)
     page = _write_page(result, judged_by, page_detail, landmarks)
     print(json.dumps({"page": str(page)}, ensure_ascii=False) if as_json else f"page        {page}")
+
+
+def _agreement(found: dict[str, Any]) -> str:
+    """Return the agreement of grades with verdicts and likeness in words."""
+    rho = found["rank_correlation"]
+    lines = [f"graded      {len(found['graded'])} of {found['of']} pairs"]
+    lines.append(
+        f"agreement   {'too few pairs' if rho is None else f'rank correlation {rho:.2f}'} of grade and likeness"
+    )
+    for key, words in (
+        ("unusable_but_pass", "pass, but grade 0 or 1"),
+        ("usable_but_fail", "fail, but grade 2 or more"),
+    ):
+        lines += [f"{words}: {', '.join(found[key])}"] if found[key] else []
+    return "\n".join(lines)
 
 
 def _write_page(result: Path, rules: Rules | None, detail: PageDetail | None, landmarks: LandmarkPairs | None) -> Path:

@@ -35,6 +35,7 @@ from regweave.contours.carry import carry_set
 from regweave.contours.regions import volume_ml
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import (
+    read_image,
     read_labels,
     read_points,
     read_transform,
@@ -53,6 +54,7 @@ from regweave.io.images import FORMAT_OF
 from regweave.io.labels import read_name_map
 from regweave.io.time_series import TimeSeries, write_time_series
 from regweave.io.transforms.files import DICOM_SUFFIXES, LINEAR_SUFFIXES
+from regweave.run.check import range_within
 from regweave.run.warp import IDENTITY, Space, bring, onto_grid, warp_points
 from regweave.spatial.warp import Interpolation, warp_image, warp_labels
 from regweave.types import Geometry, StructureSet, Transform
@@ -319,6 +321,10 @@ def dose(
     series: TodaySeriesOption = None,
     target: ToOption = None,
     other_grid: OtherGridOption = False,
+    limit: Annotated[
+        Path | None,
+        input_option(help="Map error_limit.nii.gz of the registration: write the range of dose at each point too."),
+    ] = None,
     allow_id_mismatch: MismatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -327,10 +333,14 @@ def dose(
     The result has the spacing of the dose, is 0 outside of it, and is marked
     as warped. The frame of reference of the dose is checked
     against PLANNING, and against a transform that is a DICOM registration;
-    an ITK transform states none.
+    an ITK transform states none. With --limit, OUTPUT_low and OUTPUT_high
+    have the least and the largest dose within the limit of the error.
     """
     require_dicom_name(output)
     claim = require_absent(output, overwrite=overwrite)
+    ends = [] if limit is None else [output.with_name(f"{output.stem}_{end}{output.suffix}") for end in ("low", "high")]
+    claims = [require_absent(path, overwrite=overwrite) for path in ends]
+    limits = None if limit is None else read_image(limit)
     require_outside(output, reference, *([] if planning is None else [planning]))
     found, today = read_dose(file), read_series(reference, series)
     if not allow_id_mismatch:
@@ -346,9 +356,15 @@ def dose(
     warped = warp_image(found.volume, read_transform(path, grid), fill=0.0)
     with claim.writing():
         write_dose(output, replace(found, volume=warped), today)
+    if limits is not None:
+        for name, end, taken in zip(ends, range_within(warped, limits), claims, strict=True):
+            with taken.writing():
+                write_dose(name, replace(found, volume=end), today)
     low, high = float(warped.data.min()), float(warped.data.max())
     span = f"{low:.4g} to" if low < 0 else "at most"
     text = f"{grid.summary}, {span} {high:.4g} {found.units}"
+    if ends:
+        text += f"; least and largest dose within the limit: {ends[0].name}, {ends[1].name}"
     _tell(text, as_json, output, largest_before=float(found.volume.data.max()), smallest=low, largest=high)
 
 

@@ -115,6 +115,7 @@ def propagate_contours(
     rigid: str | Sequence[str] = (),
     carry_external: bool = False,
     both_ways: bool = False,
+    check: bool = False,
     rules: str | Path | Rules | None = None,
     show_ids: bool = False,
     allow_id_mismatch: bool = False,
@@ -153,6 +154,8 @@ def propagate_contours(
         Carry the patient's outline, never contour it in today's CT.
     both_ways : bool
         Register the other way too, and measure how well the two agree: twice the time.
+    check : bool
+        Repeat the registration and run it the other way, and map the likely error: four more runs.
     rules : path or Rules, optional
         Limits of the verdict and of the flags; by default the shipped ones, each with its source.
     show_ids : bool
@@ -207,7 +210,7 @@ def propagate_contours(
             stages.begin("register", parts=2 if both_ways else 1)
             options: dict[str, Any] = {"model": model, "threads": threads, "device": device, "on_progress": stages.step}
             ours = _ours(guide_points, landmarks, _stiff(rigid, tissue, labels, values, names))
-            ours |= options | _guides(guide, now, names, allow_id_mismatch=allow_id_mismatch)
+            ours |= options | {"check": check} | _guides(guide, now, names, allow_id_mismatch=allow_id_mismatch)
             result = _registered(now, then, start.transform, labels if labels.data.any() else None, ours)
             agreement = _other_way(now, then, start.transform, result, stages, options) if both_ways else None
 

@@ -299,7 +299,12 @@ def register_row(task: Mapping[str, Any]) -> dict[str, Any]:
         with prepare_output(task["folder"], overwrite=True) as part:
             result = result.write(part, task["write"])
             (part / THUMBNAIL).write_bytes(result.thumbnail())
-    dice, regularity, folder = result.mean_dice, result.regularity, Path(task["folder"])
+    return row_of(result, Path(task["folder"]))
+
+
+def row_of(result: Result, folder: Path) -> dict[str, Any]:
+    """Return the row of a result as JSON values, with the hashes of the files in its folder."""
+    dice, regularity = result.mean_dice, result.regularity
     found: dict[str, Any] = plain({
         "verdict": result.verdict.word, "reasons": [vars(reason) for reason in result.verdict.reasons],
         "likeness": None if result.likeness is None else result.likeness.score,

@@ -8,19 +8,23 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from regweave.errors import RegweaveError
 from regweave.io import owned_path
 from regweave.io.disk.files import open_file
 from regweave.io.disk.records import INDEX, REPORT, RESULTS, read_record
+from regweave.io.disk.text import read_text
 from regweave.jobs.batch import Batch, BatchRow
 from regweave.report.charts import STYLE, Strip, strip_plot
 from regweave.report.page import asset, render
 from regweave.report.pictures import SIGNATURE, data_address
+from regweave.report.signoff import GRADES, USABLE
 
 LARGEST_THUMBNAIL = 100_000  # bytes; a larger picture is left out
 DICE = (("Dice before", ".3f"), ("Dice after", ".3f"), ("change", "+.3f"))
 SEVERITY = {"fail": 4, "look": 2}
+LONGEST_GRADES = 10_000_000  # bytes
 MOST_APART = 20  # outliers that are listed
 LIKENESS = ("likeness", "+.2f")
 OTHERS = (("folding %", ".4f"), ("seconds", ".1f"))
@@ -52,6 +56,43 @@ def write_page(folder: str | Path) -> Path:
     """Make ``index.html`` again in the folder of a batch, and return its path; E101, E102, E178 for results.json."""
     where = Path(folder)
     return draw(read_record(Batch, where / RESULTS).model_copy(update={"folder": where}))
+
+
+def compare_grades(folder: str | Path, path: str | Path) -> dict[str, Any]:
+    """Compare the grades that the page of a batch exported with verdicts and likeness.
+
+    The result has the graded rows, the rank correlation of grade and likeness, and the pairs where grade and verdict
+    contradict. Raises E145 where the table is not one of this batch.
+    """
+    batch = read_record(Batch, Path(folder) / RESULTS)
+    rows = {row.id: row for row in batch.rows}
+    try:
+        cells = [line.split("\t") for line in read_text(path, LONGEST_GRADES).split("\n") if line.strip()]
+    except UnicodeDecodeError as error:
+        raise _no_grades(path, "it is no text in UTF-8") from error
+    if not cells or cells[0] != ["id", "grade"] or len(cells) < 2:
+        raise _no_grades(path, "it is no table with the columns id and grade")
+    for n, cell in enumerate(cells[1:], start=2):
+        if len(cell) != 2 or cell[0] not in rows or cell[1].strip() not in GRADES:
+            raise _no_grades(path, f"line {n} is not a pair of the batch with a grade from 0 to 4")
+    given = {name: int(grade) for name, grade in cells[1:]}
+    if len(given) < len(cells) - 1:
+        raise _no_grades(path, "a pair is graded twice")
+    graded = [(rows[name], grade) for name, grade in given.items()]
+    pairs = [(grade, row.likeness) for row, grade in graded if row.likeness is not None]
+    varies = all(len(set(values)) > 1 for values in zip(*pairs, strict=True)) if len(pairs) > 2 else False
+    return {
+        "graded": [{"id": r.id, "grade": g, "verdict": r.verdict or "fail", "likeness": r.likeness} for r, g in graded],
+        "of": len(rows),
+        "rank_correlation": float(stats.spearmanr(pairs).statistic) if varies else None,
+        "unusable_but_pass": [row.id for row, grade in graded if grade < USABLE and row.verdict == "pass"],
+        "usable_but_fail": [row.id for row, grade in graded if grade >= USABLE and row.verdict in ("fail", None)],
+    }  # fmt: skip
+
+
+def _no_grades(path: str | Path, why: str) -> RegweaveError:
+    hint = "export the grades again from the contact sheet of this batch"
+    return RegweaveError("E145", f"'{path}' cannot be taken as grades: {why}", hint)
 
 
 def draw(batch: Batch) -> Path:

@@ -3,7 +3,7 @@
 import webbrowser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from markupsafe import Markup
@@ -15,10 +15,12 @@ from regweave.progress import in_notebook
 from regweave.report.page import environment
 from regweave.report.pictures import PLANES, data_address, encode_png
 from regweave.report.viewer import BUDGETS, COLOURS, CT_WINDOWS, Display, ct_window
-from regweave.types import Float32Array, Volume
+from regweave.types import Float32Array, LabelArray, LabelMap, Volume
 
 HEIGHT, THUMBNAIL_HEIGHT = 150, 120
 """Pixels of the planes of a card, and of a thumbnail, of which a page may carry hundreds."""
+T = TypeVar("T", bound=np.generic)
+BORDERS = ((90, 200, 255), (255, 225, 60))
 MOST_ROWS = 12  # structures that a card lists; `Result.table` has all
 GAP = 4
 
@@ -54,9 +56,29 @@ def figure(title: str, fixed: Volume, before: Volume, after: Volume, summary: Ma
     return drawn
 
 
-def thumbnail(fixed: Volume, after: Volume) -> bytes:
-    """Return a small PNG for the index of a batch: the axial plane, fixed blue, warped orange, agreement grey."""
-    return encode_png(fusion(fixed, (after,), THUMBNAIL_HEIGHT)[0][0])
+def thumbnail(fixed: Volume, after: Volume, labels: Sequence[LabelMap | None] = ()) -> bytes:
+    """Return a small PNG for the index of a batch: the axial plane, fixed blue, warped orange, agreement grey.
+
+    It shows the borders of ``labels`` on the fixed grid, first the fixed ones in blue, then the warped ones in yellow.
+    """
+    given = [None if one is None else one.data for one in labels]
+    shown = next((data for data in reversed(given) if data is not None and data.any()), None)
+    picture = fusion(fixed, (after,), THUMBNAIL_HEIGHT, through=shown)[0][0]
+    display = Display.of(fixed.geometry, BUDGETS["small"])
+    for data, colour in zip(given, BORDERS, strict=False):
+        if data is None or shown is None:
+            continue
+        cut = _plane(display.labels(data), _centre(display, shown), PLANES["Axial"], display.geometry.spacing_mm)
+        border = np.zeros(cut.shape, dtype=bool)
+        border[:-1] |= cut[1:] != cut[:-1]
+        border[:, :-1] |= cut[:, 1:] != cut[:, :-1]
+        picture[border] = colour
+    return encode_png(picture)
+
+
+def _centre(display: Display, labels: LabelArray) -> list[int]:
+    """Return the centre of all structures in voxels of the page."""
+    return [round(c) for c in ndimage.center_of_mass(display.labels(labels) != 0)]
 
 
 def show(page: Path) -> None:
@@ -69,7 +91,9 @@ def show(page: Path) -> None:
     display.display(display.HTML(frame.format(page.read_text(encoding="utf-8"))))
 
 
-def fusion(fixed: Volume, moving: Sequence[Volume], height: int = HEIGHT) -> list[list[NDArray[np.uint8]]]:
+def fusion(
+    fixed: Volume, moving: Sequence[Volume], height: int = HEIGHT, *, through: LabelArray | None = None
+) -> list[list[NDArray[np.uint8]]]:
     """Cut the middle planes of images on one grid and overlay them: fixed blue, moving orange, agreement grey.
 
     For each moving image these are the axial, coronal and sagittal plane, (height, columns, 3), with square pixels,
@@ -80,9 +104,12 @@ def fusion(fixed: Volume, moving: Sequence[Volume], height: int = HEIGHT) -> lis
     others = [tuple({0, 1, 2} - {axis}) for axis in range(3)]
     profiles = [still.sum(axis=across, dtype=np.float64) + 1e-9 for across in others]
     centre = [int(np.average(np.arange(len(bright)), weights=bright)) for bright in profiles]
+    if through is not None and display.labels(through).any():
+        centre = _centre(display, through)
     greys = [_grey(display.image(image.data), moving[0].data) for image in moving]
     fused = [np.stack([grey, (still + grey) / 2, still], axis=-1) for grey in greys]  # red is the moving image
     spacing_mm = display.geometry.spacing_mm
+    fused = [np.rint(255 * colours).astype(np.uint8) for colours in fused]
     return [[_plane(colours, centre, axes, spacing_mm, height) for axes in PLANES.values()] for colours in fused]
 
 
@@ -147,16 +174,17 @@ def _grey(data: Float32Array, like: Float32Array) -> Float32Array:
 
 
 def _plane(
-    colours: Float32Array, centre: Sequence[int], axes: tuple[int, int, int, bool], spacing_mm: Any, height: int
-) -> NDArray[np.uint8]:
-    """Cut a plane of an RGB volume and sample it with square pixels."""
+    volume: NDArray[T], centre: Sequence[int], axes: tuple[int, int, int, bool], spacing_mm: Any,
+    height: int = THUMBNAIL_HEIGHT,
+) -> NDArray[T]:  # fmt: skip
+    """Cut a plane of a volume, with colours or without, and sample it with square pixels."""
     across, down, through, up = axes
-    cut = np.take(colours, centre[through], axis=through).swapaxes(0, 1)
+    cut = np.take(volume, centre[through], axis=through).swapaxes(0, 1)
     pixel_mm = cut.shape[0] * spacing_mm[down] / height
     width = max(1, round(cut.shape[1] * spacing_mm[across] / pixel_mm))
     rows = np.arange(height) * cut.shape[0] // height
     columns = np.arange(width) * cut.shape[1] // width
-    out: NDArray[np.uint8] = np.rint(255 * cut[rows[:, None], columns]).astype(np.uint8)
+    out: NDArray[T] = cut[rows[:, None], columns]
     return out[::-1] if up else out
 
 

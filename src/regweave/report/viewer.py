@@ -351,6 +351,15 @@ def confidence_map(nodes: NodeEvidence, display: Display) -> Coded:
     return np.rint(255 * np.clip(values / high, 0, 1)).astype(np.uint8), 0.0, high / 255
 
 
+def limit_map(limit: Float32Array, display: Display) -> Coded:
+    """Code the limit of the error; 0 means unknown, in any of the merged voxels."""
+    shown, known = display.image(limit), display.image((limit < 0).astype(np.float32)) == 0
+    high = float(np.percentile(limit[limit >= 0], CONFIDENCE_PERCENTILE)) if (limit >= 0).any() else 1.0
+    step = (high or 1.0) / 254
+    codes = 1 + np.rint(np.clip(shown, 0, high) / step)
+    return np.where(known, codes, 0).astype(np.uint8), -step, step
+
+
 def metric_map(nodes: NodeEvidence, display: Display) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return for each voxel the number of the member with the largest influence, and its share in percent.
 
@@ -499,6 +508,8 @@ class Viewer:
             "jacobian": _coded_item(jacobian_map(jacobian, self.display)),
             "grid": {**_item(moved), "shape": list(moved.shape[:3]), "step": step, "unit": GRID_UNIT},
         }
+        if result.images.limit is not None:
+            data["limit"] = _coded_item(limit_map(result.images.limit.data, self.display))
         if self.contours is not None:
             data["contours"] = _contours_item(self.contours, geometry.spacing_mm)
         if nodes is not None:

@@ -49,6 +49,8 @@ DEFAULT = ("warped", "labels", "transform", "inverse", "report")
 SMALL_VOXELS = 1_000_000
 """Up to this size the displacement is written too: programs that read no ITK transform read it, and it costs little."""
 NEEDED_BY_REPORT = ("warped", "labels", "transform")
+LIMIT = "error_limit.nii.gz"
+"""Map of the limits of the error in mm, -1 where unknown; written wherever the registration was checked."""
 VIEW, NODES = "view", "nodes.npz"
 """Folder of what a page shows and the other files do not hold, and its file of the evidence of the last step."""
 WHOLE_UNITS_RANGE = 2000.0
@@ -108,6 +110,7 @@ class OutputImages:
     warped_labels: LabelMap | None
     pair: ImagePair  # what was registered, at its start
     nodes: NodeEvidence | None = None  # evidence of the last discrete step, for the page
+    limit: Volume | None = None  # limit of the error in mm at each fixed voxel, where the registration was checked
 
     @property
     def fixed(self) -> Volume:
@@ -151,6 +154,8 @@ class OutputImages:
     def write(self, folder: Path, chosen: Collection[str]) -> None:
         """Write the chosen files; for a report, what it shows besides them."""
         files = {name: folder / FILES[name] for name in chosen}
+        if self.limit is not None:
+            write_image(folder / LIMIT, self.limit)
         if "warped" in files:
             write_image(files["warped"], self.warped)
         if "labels" in files and self.warped_labels is not None:
@@ -270,6 +275,12 @@ class SavedImages:
         """Evidence of the last discrete step, where there is any."""
         return _read_nodes(self.folder / VIEW / NODES, tuple(map(str, self._view["members"])))
 
+    @property
+    def limit(self) -> Volume | None:
+        """Limit of the error in mm at each fixed voxel, where the registration was checked."""
+        path = self.folder / LIMIT
+        return read_image(path) if is_file(path) else None
+
     @cached_property
     def _view(self) -> dict[str, Any]:
         path = self._file(f"{VIEW}/view.json")
@@ -288,6 +299,8 @@ class SavedImages:
 
     def write(self, folder: Path, chosen: Collection[str]) -> None:
         """Copy the chosen files, and what the page is made from; the page itself is made again."""
+        if is_file(self.folder / LIMIT):
+            shutil.copyfile(self.folder / LIMIT, folder / LIMIT)
         for name in chosen:
             if name == "report":
                 shutil.copytree(self._file(f"{VIEW}/view.json").parent, folder / VIEW)

@@ -97,6 +97,10 @@ class Method(Reading):
         None, "Rules for pass, look and fail, TOML. By default the shipped ones; `regweave rules` prints them.",
         panel="Method", typed=Path | None, metavar="FILE",
     )  # fmt: skip
+    check: bool = option(
+        False, "Repeat the registration and run it the other way, and map the likely error. It takes four more runs.",
+        panel="Method", flags=("--check",),
+    )  # fmt: skip
     device: str | None = option(
         None, "Compute device: cpu, cuda, cuda:N or auto. By default cpu; auto takes a GPU where there is one.",
         panel="Method", metavar="NAME",
@@ -186,6 +190,7 @@ def start_of(job: Method, settings: Settings, model: Model | None) -> Any:
         name for name in ("init", "model", "metrics", "guide_points", "rigid") if getattr(job, name, None) is not None
     ]
     beside += ["guide"] if job.guided_by is not None else []
+    beside += ["check"] if job.check else []
     if beside:
         message = f"transform {job.transform} and {' and '.join(beside)} are both given"
         raise UsageError("E189", message, "a linear fit uses the images alone: leave one of them out")

@@ -13,6 +13,7 @@ from regweave import notices
 from regweave.config.presets import metric_weights
 from regweave.config.settings import Settings
 from regweave.io import fill_value
+from regweave.io.disk.files import is_file
 from regweave.io.disk.records import this_program
 from regweave.measures.deformation import regularity
 from regweave.measures.landmarks import LandmarkPairs
@@ -24,8 +25,10 @@ from regweave.registration import devices
 from regweave.registration.align import Alignment, Step, align
 from regweave.registration.devices import Device
 from regweave.registration.initial import STRUCTURES
+from regweave.registration.point_guides import PointGuides
 from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out
 from regweave.registration.structure_start import started_from_structures
+from regweave.run.check import REPETITIONS, Check, Repetitions, perturbed, summarise
 from regweave.run.choose import with_model
 from regweave.run.guides import guiding, require_labels
 from regweave.run.images import OutputImages
@@ -52,7 +55,7 @@ from regweave.spatial.intensity import inside
 from regweave.spatial.invert import invert
 from regweave.spatial.warp import turn_in_place, turned, warp_image, warp_labels
 from regweave.threads import kernel_threads
-from regweave.types import Ends, Field, ImagePair, Transform
+from regweave.types import Ends, Field, ImagePair, LabelMap, Transform, Volume
 
 
 @called(Job)
@@ -108,6 +111,7 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
             transform, descent = transform_of(ready, refined), refined.steps
             transform = transform if guides is None else guides.draw(transform)
             transform, bent = (transform, {}) if parts is None else stiffened(transform, parts)
+            again = ready if job.check else None
             del refined, ready
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving), kernels=kernels)
             labels = pair.moving_labels
@@ -123,12 +127,15 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
             score = score_of(pair, warped_labels)
             likeness = likeness_of(pair, transform, warped, warped_labels, recipe.bank)
             warn_of_doubts(pair, numbers, inverse_error, warped_labels)
+        check = limit = None
+        if again is not None:
+            check, limit = check_run(again, guides, parts, pair, transform, warped, warped_labels, report)
     result = Result(
-        images=OutputImages(transform, inverse, warped, warped_labels, pair, nodes.evidence), structures=score,
+        images=OutputImages(transform, inverse, warped, warped_labels, pair, nodes.evidence, limit), structures=score,
         steps=tuple(steps), refinement=tuple(descent), regularity=numbers,
         inverse_consistency_mm=consistency_mm, inverse_error=inverse_error, likeness=likeness,
         seconds=dict(report.seconds), peak_memory_mb=peak_memory_mb(), warnings=tuple(warned),
-        weights=recipe.weights, rules=rules, rigid_mm=bent, provenance=provenance,
+        weights=recipe.weights, rules=rules, rigid_mm=bent, provenance=provenance, check=check,
     )  # fmt: skip
     return result if landmarks is None else result.with_landmarks(landmarks)
 
@@ -251,6 +258,53 @@ def refine_field(
         return Refinement(start, (), ())
     settings = recipe.settings.refine
     return refine(ready.seen, start, recipe.weights, recipe.schedule, settings, on_step=on_step, device=ready.device)
+
+
+def check_run(
+    ready: Prepared, guides: PointGuides | None, parts: LabelMap | None, pair: ImagePair, transform: Transform,
+    image: Volume, warped: LabelMap | None, report: ProgressReporter,
+) -> tuple[Check, Volume]:  # fmt: skip
+    """Repeat a run with slightly other weights and smoothness, and run it the other way; see `regweave.run.check`.
+
+    ``pair`` has the images as they are stored, ``transform``, warped ``image`` and ``warped`` labels are those of the
+    result, ``parts`` what it kept rigid, which the other way does not.
+    """
+    repeated, recipe = Repetitions(transform, pair.moving_labels, warped), ready.recipe
+    with report.stage("check"), notices.unheard():
+        for n in range(REPETITIONS):
+            report.report(f"repetition {n + 1} of {REPETITIONS}")
+            settings, weights = perturbed(recipe.settings.for_bank(recipe.bank), recipe.weights, n)
+            changed = replace(recipe, settings=settings, weights=weights, schedule=recipe.schedule.without_proof())
+            other = _transform_alone(replace(ready, recipe=changed), guides)
+            repeated.add(other if parts is None else stiffened(other, parts)[0])
+        report.report("the other way")
+        back = prepare(turned_job(ready, pair, warped), no_cache, ProgressReporter())
+        turned = None if guides is None else replace(guides, fixed=guides.moving, moving=guides.fixed)
+        back = back if turned is None else replace(back, seen=turned.start(back.seen))
+        return summarise(pair, transform, image, warped, repeated, _transform_alone(back, turned))
+
+
+def _transform_alone(ready: Prepared, guides: PointGuides | None) -> Transform:
+    """Run levels and refinement, and return the transform."""
+    found = transform_of(ready, refine_field(ready, align_levels(ready, no_cache)))
+    return found if guides is None else guides.draw(found)
+
+
+def turned_job(ready: Prepared, pair: ImagePair, warped: LabelMap | None) -> Job:
+    """Return the job of the other way: a method finds its own start, a given start is inverted."""
+    job, fixed, moving = ready.job, replace(pair.moving, labels=None), replace(pair.fixed, labels=None)
+    start: Any = ready.start
+    if not isinstance(start, str) or is_file(start):
+        given = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
+        start = invert(given, pair.moving.geometry).transform
+    guided = job.guided_by is not None  # by the drawn structures of both images, not by those that were warped
+    labels = (pair.moving_labels, pair.fixed_labels) if guided else (None, warped)
+    return replace(
+        job, fixed=fixed, moving=moving, fixed_labels=labels[0], moving_labels=labels[1], init=start, check=False,
+        fixed_mask=fixed.mask, moving_mask=moving.mask, fixed_points=None, moving_points=None, guide_points=None,
+        fixed_modality=job.moving_modality, moving_modality=job.fixed_modality, rigid=None,
+        fixed_series=None, moving_series=None, classes=None, numbering=None, label_names=None,
+    )  # fmt: skip
 
 
 def transform_of(ready: Prepared, refined: Refinement) -> Transform:

@@ -42,6 +42,7 @@ from regweave.measures.verdict import Rules, Verdict, default_rules, judge
 from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
 from regweave.run import images as outputs
+from regweave.run.check import Check
 from regweave.run.images import OutputImages, SavedImages
 from regweave.run.memory import allowed_threads
 from regweave.run.record import Provenance
@@ -104,6 +105,8 @@ class Result(RecordPart):
         Target registration errors, if landmarks were given.
     rigid_mm : mapping
         Structures that were kept rigid, and how far from rigid they were found: root mean square.
+    check : Check, optional
+        There-and-back run and repetitions, if they were asked for.
     clinic : ClinicSection, optional
         Quality assurance of contours that were propagated with it.
     rules : Rules
@@ -127,6 +130,7 @@ class Result(RecordPart):
     weights: Annotated[InstanceOf[WeightTable], BeforeValidator(_weights), PlainSerializer(WeightTable.to_json)]
     landmarks: LandmarkScore | None = None
     rigid_mm: dict[str, Number] = Field(default_factory=dict, exclude_if=lambda found: not found)
+    check: Check | None = None
     clinic: ClinicSection | None = None
     rules: Rules = Field(default_factory=default_rules)
     provenance: Provenance
@@ -317,7 +321,7 @@ class Result(RecordPart):
         """Small PNG of the axial plane: fixed blue, warped orange, agreement grey."""
         from regweave.report.card import thumbnail  # noqa: PLC0415 (pages stand above results)
 
-        return thumbnail(self.fixed, self.warped)
+        return thumbnail(self.fixed, self.warped, (self.images.fixed_labels, self.warped_labels))
 
     def report(self, path: str | Path, *, overwrite: bool = False, page_detail: str = "normal") -> Path:
         """Write the page of the result as one file that needs no other."""

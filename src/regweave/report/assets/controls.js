@@ -146,7 +146,7 @@ class Controls {
       f: mode("fixed"), m: mode("moving"), w: mode("warped"), b: mode("blend"), s: mode("curtain"), k: mode("flicker"),
       c: mode("checker"), d: mode("difference"), p: () => this.set({ side: state.side === "warped" ? "moving" : "warped" }),
       1: () => this.contour("fixed"), 2: () => this.contour("before"), 3: () => this.contour("after"),
-      g: toggle("grid"), l: toggle("points"), x: toggle("cross"), o: toggle("colour"), j: map("jacobian"), e: map("metric"), u: map("confidence"),
+      g: toggle("grid"), l: toggle("points"), x: toggle("cross"), o: toggle("colour"), j: map("jacobian"), e: map("metric"), u: map("confidence"), i: map("limit"),
       n: map("none"), z: () => this.enlarge(focused), a: () => this.structures.all(),
       "+": () => this.zoom(1), "=": () => this.zoom(1), "-": () => this.zoom(-1), "?": () => this.help(),
       Escape: () => state.large !== null && this.enlarge(state.large),
@@ -162,6 +162,7 @@ class Controls {
     const { state, data } = this.viewer, legend = find("legend");
     const bars = {
       jacobian: () => [bar(SMALL_TO_LARGE), "¼", "½", "equal volume", "2", "4"],
+      limit: () => [bar(LOW_TO_HIGH), "0 mm", `${(data.limit.first + 255 * data.limit.step).toPrecision(2)} mm or more`],
       confidence: () => [bar(LOW_TO_HIGH), "0, a tie", `${(data.confidence.first + 255 * data.confidence.step).toPrecision(2)} or more: clear`],
     };
     legend.replaceChildren();
@@ -175,6 +176,7 @@ class Controls {
       box.append(picture, scale);
       legend.append(box);
       if (state.map === "jacobian") legend.append(swatch(FOLD, "fold (J ≤ 0)"), "hatched: beyond the scale · volume in the moving image, relative to the fixed one");
+      if (state.map === "limit") legend.append("nine in ten errors should be smaller · an error that all repetitions share is not seen: compare the images");
     } else if (state.map === "metric") {
       legend.append(...data.metric.members.map((name, n) =>
         swatch(MEMBERS[n % MEMBERS.length], `${name} ${(100 * data.metric.parts[n]).toFixed(0)} %`)));

@@ -53,6 +53,7 @@
   /** Show fixed and warped in turn, from the two colours of the picture, while the pointer or the focus is there. */
   const flicker = (tile) => {
     const picture = tile.querySelector("img");
+    if (!picture) return;
     let timer = null, second = false;
     const stop = () => {
       clearInterval(timer);
@@ -72,6 +73,28 @@
     for (const name of ["pointerleave", "blur"]) tile.addEventListener(name, stop);
   };
   for (const tile of tiles.values()) flicker(tile);
+
+  /** Grades by key, of the tile under the pointer or with the focus; exported as one table. */
+  const grades = new Map();
+  let graded = null;
+  for (const tile of tiles.values()) {
+    for (const name of ["pointerenter", "focus"]) tile.addEventListener(name, () => { graded = tile; });
+  }
+  document.addEventListener("keydown", (event) => {
+    if (graded === null || !"01234".includes(event.key) || event.ctrlKey || event.metaKey || event.target.closest("input, select")) return;
+    grades.set(graded.dataset.id, event.key);
+    graded.querySelector(".grade").textContent = event.key;
+    document.getElementById("export").disabled = false;
+    document.getElementById("graded").textContent = `${grades.size} of ${tiles.size} graded`;
+  });
+  document.getElementById("export")?.addEventListener("click", () => {
+    const lines = ["id\tgrade", ...Array.from(tiles.values()).filter((tile) => grades.has(tile.dataset.id)).map((tile) => `${tile.dataset.id}\t${grades.get(tile.dataset.id)}`)];
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/tab-separated-values" }));
+    link.download = "grades.tsv";
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
 
   heads.forEach((head, i) => head.querySelector("button")?.addEventListener("click", () => sort(i)));
   find.addEventListener("input", show);

@@ -11,6 +11,7 @@ async function start() {
     loaded.drawn.after = new Polygons(data.contours, await unpack(data.contours.rings), await unpack(data.contours.points), data.spacing);
   }
   loaded.grid = { ...data.grid, values: await unpack(data.grid) };
+  if (data.limit) loaded.limit = await unpack(data.limit);
   if (data.metric) {
     loaded.metric = await unpack(data.metric);
     loaded.share = await unpack(data.metric.share);

@@ -43,6 +43,7 @@ class Viewer {
     jacobian[0] = rgb(FOLD);
     const beyond = (code) => code === 1 || code === 255;
     maps.jacobian = { title: "Jacobian", codes: this.jacobian, colours: jacobian, beyond };
+    if (data.limit) maps.limit = { title: "limit of the error", codes: this.limit, colours: [null, ...ramp(LOW_TO_HIGH).slice(1)] };
     if (data.metric) {
       const colours = [null, ...data.metric.members.map((_, n) => rgb(MEMBERS[n % MEMBERS.length]))];
       maps.metric = { title: "deciding metric", codes: this.metric, colours };
@@ -236,6 +237,7 @@ class Viewer {
     for (const [set, drawn] of Object.entries(this.drawn)) facts.push([data.contours ? "structures here" : `structure, ${set}`, names(drawn.at(position))]);
     const code = this.jacobian[at], j = Math.pow(2, data.jacobian.first + data.jacobian.step * code).toFixed(2);
     facts.push(["Jacobian", { 0: "≤ 0, folded", 1: "below ¼", 255: "above 4" }[code] ?? j]);
+    if (data.limit) facts.push(["limit of the error", this.limit[at] ? `${(data.limit.first + data.limit.step * this.limit[at]).toFixed(1)} mm` : "unknown"]);
     if (data.metric) {
       const member = this.metric[at];
       facts.push(["deciding metric", member ? `${data.metric.members[member - 1]} (${this.share[at]} %)` : "none"]);

@@ -1,0 +1,101 @@
+"""Contours of many patients and fractions: each row of a list in its own folder, with a table and a page of all."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regweave import notices
+from regweave.clinic.propagate import write_contours
+from regweave.errors import RegweaveError
+from regweave.io import owned_path
+from regweave.io.dicom.parse import files_in
+from regweave.io.disk.files import require_file, sha256
+from regweave.io.disk.outputs import working_folder
+from regweave.io.disk.records import this_program
+from regweave.jobs.batch import RESERVED, STORE, THUMBNAIL, Batch, BatchRow, is_whole, row_of
+from regweave.jobs.runner import forget_peak
+from regweave.jobs.store import run_tasks, worker_count
+from regweave.jobs.table import Table, TableColumns, read_table
+from regweave.measures.verdict import clinic_rules, read_rules
+from regweave.model import find_model
+from regweave.progress import OnBatchProgress
+
+SCANS = ("plan", "today")
+COLUMNS = TableColumns(
+    ("id", *SCANS), ("rtstruct",), (), "each line names a plan and a scan of today, folders of DICOM files"
+)
+
+
+def contours_list(
+    table: Table,
+    output: str | Path,
+    *,
+    workers: int | None = None,
+    resume: bool = False,
+    on_progress: OnBatchProgress | None = None,
+    **options: Any,
+) -> Batch:
+    """Bring the contours of a plan onto each later scan of a list; a row that fails stops no other.
+
+    The columns are ``id``, ``plan``, ``today`` and, if wanted, ``rtstruct``; paths are relative to the list. With
+    ``resume`` rows are kept whose files, options and results are as they were. ``options`` are those of
+    `regweave.propagate_contours`, with paths for files.
+
+    Raises
+    ------
+    RegweaveError
+        Before anything is computed: E101, E132 for the list, E150 where the folder holds something else.
+    """
+    listed = read_table(table, COLUMNS)
+    hashes = {str(path): sha256(path) for path in map(_file_of, options.values()) if path is not None}
+    judged_by = read_rules(options["rules"]) if options.get("rules") else clinic_rules()
+    tasks = []
+    for row in listed.rows:
+        if row["id"].lower() in RESERVED:
+            message = f"{listed.name} is not a usable list: the id {row['id']!r} is the name of an output"
+            raise RegweaveError("E132", message, f"give it another id than {', '.join(RESERVED)}")
+        places = {name: str(listed.folder / row[name]) for name in (*SCANS, "rtstruct") if name in row}
+        read = {name: _hashes(place) for name, place in places.items()}
+        folder = str(Path(output).absolute() / row["id"])
+        tasks.append((row["id"], {"folder": folder, **places, "options": options, "sha256": [read, hashes]}))
+    with working_folder(output, STORE, "contours of a list", resume=resume):
+        outcomes = run_tasks(
+            tasks, contours_row, workers=worker_count(workers, None), store=Path(output) / STORE,
+            on_progress=on_progress, whole=lambda outcome: is_whole(Path(output), outcome),
+        )  # fmt: skip
+        rows = tuple(map(BatchRow.of, outcomes))
+        found = Batch(rules=judged_by.name, rows=rows, provenance=this_program(), folder=Path(output))
+        found.write()
+    return found
+
+
+def _file_of(value: Any) -> Path | None:
+    """Return the file that an option names, also that of a shipped model."""
+    if not isinstance(value, Path):
+        return None
+    return value if value.is_file() else find_model(value)
+
+
+def _hashes(place: str) -> dict[str, str]:
+    """Return the hash of each file of a scan, so that a changed scan is another task."""
+    if Path(place).is_dir():
+        files = tuple(sorted(path for path in Path(place).rglob("*") if path.is_file()))
+    else:
+        files = files_in(require_file(place)) or (Path(place),)
+    if not files:
+        raise RegweaveError("E101", f"'{place}' holds no file", "name the folder of a DICOM series")
+    return {str(path): sha256(path) for path in files}
+
+
+def contours_row(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Propagate the contours of one row with one thread, and return its row as JSON values, with hashes of files."""
+    forget_peak()
+    folder = Path(task["folder"])
+    with notices.muted():  # they are in the result
+        done = write_contours(
+            task["plan"], task["today"], folder, overwrite=True, rtstruct=task.get("rtstruct"), threads=1,
+            progress=False, **task["options"],
+        )  # fmt: skip
+        with owned_path(folder / THUMBNAIL) as part:
+            part.write_bytes(done.result.thumbnail())
+    return row_of(done.result, folder)

@@ -247,3 +247,49 @@ def test_killed_and_resumed_to_the_same_bytes(spawn, wait_for, folder, tmp_path)
             assert cut[path].read_bytes() == whole[path].read_bytes(), path
         elif path.suffix == ".json":
             assert untimed(json.loads(cut[path].read_text())) == untimed(json.loads(whole[path].read_text())), path
+
+
+@pytest.mark.usefixtures("in_process")
+def test_shards_are_collected_to_what_one_run_writes(folder, tmp_path, capsys):
+    rows = [row(folder, n) for n in range(3)]
+    table = str(listed(tmp_path / "pairs.csv", rows))
+    words = ["batch", table, "--preset", "paper", "--write", "transform", "--workers", "1", "--quiet"]
+    assert main([*words, "-o", str(tmp_path / "whole")]) == 0
+    many = [*words, "-o", str(tmp_path / "many")]
+    assert main([*many, "--shard", "2/2"]) == 0
+    assert sorted(p.name for p in (tmp_path / "many").iterdir() if p.is_dir()) == ["p1", "tasks"]
+    assert not (tmp_path / "many/results.csv").exists()
+    assert main([*many, "--collect"]) == 1  # the first shard is missing
+    err = capsys.readouterr().err
+    assert "failed p0: E196" in err
+    assert "failed p2: E196" in err
+    assert main([*many, "--shard", "1/2"]) == 0
+    assert main([*many, "--collect"]) == 0
+    found, whole = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("many", "whole"))
+    for one in (found, whole):
+        for line in one["rows"]:
+            line.pop("thumbnail")
+    assert untimed(found["rows"]) == untimed(whole["rows"])
+    for n in range(3):
+        files = [tmp_path / name / f"p{n}/transform.h5" for name in ("many", "whole")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_two_shards_work_in_one_folder_at_once_and_a_whole_run_does_not(folder, tmp_path):
+    from regweave.io.disk.outputs import working_folder
+
+    with (
+        working_folder(tmp_path / "o", "tasks", "a batch", resume=True, shared=True),
+        working_folder(tmp_path / "o", "tasks", "a batch", resume=True, shared=True),
+        pytest.raises(rw.RegweaveError, match="E155"),
+    ):
+        rw.batch([row(folder, 0)], tmp_path / "o", resume=True, workers=1)
+
+
+@pytest.mark.parametrize("word", ["0/2", "3/2", "1", "1/0", "-1/2", "a/b", "1/2/3", ""])
+def test_shards_that_are_none_are_refused(folder, tmp_path, word):
+    with pytest.raises(rw.RegweaveError, match="E192"):
+        rw.batch([row(folder, 0)], tmp_path / "o", shard=word, workers=1)
+    with pytest.raises(rw.RegweaveError, match="E192"):
+        rw.batch([row(folder, 0)], tmp_path / "o", shard="1/2", collect=True, workers=1)
+    assert not (tmp_path / "o").exists()

@@ -1,5 +1,6 @@
 """``regweave batch``: every pair of a list registered, each into its own folder."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ app = command_line()
         "regweave batch pairs.csv -o results --workers 8",
         "regweave batch pairs.csv -o results --workers 8 --resume",
         "regweave batch pairs.csv -o results --model head-neck-ct --write warped,labels",
+        "regweave batch pairs.csv -o results --shard $SLURM_ARRAY_TASK_ID/20",
+        "regweave batch pairs.csv -o results --collect",
     )
 )
 @from_fields
@@ -56,7 +59,10 @@ def end_batch(found: Batch, output: Path, *, strict: bool, as_json: bool, quiet:
     """Print tally, failures and failed verdicts of a list, and end with their status."""
     for name, text in found.failures.items():
         print(f"failed {name}: {text}", file=sys.stderr)
-    if as_json:
+    if job.shard is not None:
+        if as_json or not quiet:
+            print(json.dumps([row.cells() for row in found.rows]) if as_json else f"{found.tally()}; next: --collect")
+    elif as_json:
         print((output / RESULTS[1]).read_text(encoding="utf-8"), end="")
     elif not quiet:
         print(f"{found.tally()}\ntable  {output / RESULTS[0]}\npage   {output / RESULTS[2]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
@@ -195,6 +196,14 @@ class BatchJob(Method):
         False, "Continue a batch that was interrupted. Pairs that are done, with the same files, names and settings, "
         "and whose results are as they were written, are not run again.", flags=("--resume",),
     )  # fmt: skip
+    shard: str | None = option(
+        None, "Part of the list that runs here, such as 3/20: every 20th pair from the third on. Several parts may run "
+        "at once with one ``output``, on machines that share it.", panel="Machine", metavar="K/N",
+    )  # fmt: skip
+    collect: bool = option(
+        False, "Write the table and the page of what the shards have done; nothing is registered.", panel="Machine",
+        flags=("--collect",),
+    )  # fmt: skip
     on_progress: OnBatchProgress | None = option(
         None, "Function that gets a `BatchProgress` after every pair.", typed=None
     )
@@ -237,16 +246,34 @@ def batch(job: BatchJob) -> Batch:
 
     listed = read_table(job.table, COLUMNS)
     tasks = [(row["id"], {**_task(listed, row, folder, common, digest), **shared}) for row in listed.rows]
+    tasks = tasks[_shard(job)]
     require_cluster(job.scheduler)
-    with working_folder(folder, STORE, "a batch", resume=job.resume), Team(n, placement.gpus) as team:
+    part, resume = job.shard is not None, job.resume or job.collect or job.shard is not None
+    with (
+        working_folder(folder, STORE, "a batch", resume=resume, shared=part),
+        Team(n, placement.gpus) as team,
+    ):
         outcomes = run_tasks(
             tasks, register_row, workers=None if job.scheduler else team, scheduler=job.scheduler,
             store=folder / STORE, on_progress=job.on_progress, whole=partial(is_whole, folder),
+            missing="E196: no shard has finished it; run its shard again" if job.collect else None,
         )  # fmt: skip
         rows = tuple(map(BatchRow.of, outcomes))
         found = Batch(rules=rules.name, rows=rows, provenance=this_program(), folder=folder)
-        found.write()
+        if not part:
+            found.write()
     return found
+
+
+def _shard(job: BatchJob) -> slice:
+    """Return the rows of the list that run here, or refuse the words that choose them."""
+    if job.shard is None:
+        return slice(None)
+    found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", job.shard)
+    if found is None or int(found[1]) > int(found[2]) or job.collect:
+        message = f"--shard is {job.shard}{' beside --collect' if job.collect else ''}"
+        raise UsageError("E192", message, "write K/N with K from 1 to N, and collect in a call of its own")
+    return slice(int(found[1]) - 1, None, int(found[2]))
 
 
 def _task(

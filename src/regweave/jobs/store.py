@@ -50,6 +50,7 @@ def run_tasks(
     store: Path | None = None,
     on_progress: OnBatchProgress | None = None,
     whole: Callable[[Outcome], bool] | None = None,
+    missing: str | None = None,
 ) -> list[Outcome]:
     """Run a function on many arguments in parallel; an outcome for each, in the order of the tasks.
 
@@ -60,7 +61,7 @@ def run_tasks(
     ``workers`` are processes of this machine, each with one kernel thread; by default as many as threads are allowed. A
     Dask ``scheduler`` takes their place, whose workers must run the code of the caller. Finished tasks are kept in
     ``store`` and looked up there first; those that failed, those of other code, and those whose files ``whole`` finds
-    changed run again.
+    changed run again; with ``missing``, the text of their error, no task runs.
 
     Raises
     ------
@@ -79,6 +80,8 @@ def run_tasks(
     files = {key: store and store / f"{content_hash([*name, key, arguments])}.json" for key, arguments in listed}
     stored = {key: outcome for key, file in files.items() if (outcome := _load(file, key))}
     outcomes = {key: outcome for key, outcome in stored.items() if whole is None or whole(outcome)}
+    if missing is not None:
+        outcomes |= {key: Outcome(key, None, missing) for key, _ in listed if key not in outcomes}
     todo = [(key, arguments) for key, arguments in listed if key not in outcomes]
     reused, start = len(outcomes), time.monotonic()
 

@@ -91,7 +91,7 @@ def _identity(path: Path) -> Identity | None:
 # Hidden folders and their locks
 
 
-def _lock(folder: Path) -> int | None:
+def _lock(folder: Path, *, shared: bool = False) -> int | None:
     """Lock a folder until the descriptor is closed or the process ends; BlockingIOError where another one holds it.
 
     Returns None where the system has no locks (Windows) or the file system has none for folders (NFS).
@@ -100,7 +100,7 @@ def _lock(folder: Path) -> int | None:
         return None
     held = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(held, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
         os.close(held)
         if isinstance(error, BlockingIOError):
@@ -388,11 +388,12 @@ def strangers(folder: Path) -> list[str]:
 
 
 @contextmanager
-def working_folder(folder: str | Path, store: str, what: str, *, resume: bool) -> Iterator[None]:
+def working_folder(folder: str | Path, store: str, what: str, *, resume: bool, shared: bool = False) -> Iterator[None]:
     """Lock a folder for one run, which keeps finished work in the sub-folder `store`, so that it can be continued.
 
     The folder is new, empty, or with `resume` one that such a run left; ``what`` names its content in messages. Where
-    the block fails before anything is finished, what was made for it is removed.
+    the block fails before anything is finished, what was made for it is removed. Runs that are ``shared`` are at work in
+    one folder together.
     """
     check_name(folder)
     folder = Path(folder)
@@ -400,7 +401,7 @@ def working_folder(folder: str | Path, store: str, what: str, *, resume: bool) -
         _require_resumable(folder, store, what, resume)
         made = [path for path in (folder / store, folder, *folder.absolute().parents) if not path.exists()]
         (folder / store).mkdir(parents=True, exist_ok=True)
-        held = _lock(folder / store)
+        held = _lock(folder / store, shared=shared)
     except BlockingIOError:
         message = f"another run is at work in '{folder}'"
         raise RegweaveError("E155", message, "wait until it has ended, or choose another -o") from None
@@ -408,12 +409,13 @@ def working_folder(folder: str | Path, store: str, what: str, *, resume: bool) -
         raise unwritable(folder, error) from error
     try:
         if folder in made or {path.name for path in folder.iterdir()} == {store}:
-            _list(folder, {f"{store}/"})
+            with suppress(FileNotFoundError):  # another shard has listed it at the same moment
+                _list(folder, {f"{store}/"})
         for place in (folder, folder / store):
             sweep(place)
         yield
     except BaseException:
-        if folder / store in made and not _holds_work(folder, store):
+        if not shared and folder / store in made and not _holds_work(folder, store):
             with suppress(OSError):  # a folder that holds a file ends the attempt
                 for path in sorted((folder / store).rglob("*"), reverse=True):
                     path.rmdir()

@@ -137,9 +137,8 @@ def report(rows: list[dict[str, Any]]) -> None:
         best = float(np.mean([max(row["single"]) for row in mine]))
         pairs = np.array([pair for row in mine for pair in row["pairs"]]).T
         means = " ".join(f"{value:.3f} " for value in (mean("joint"), mean("vote"), mean("staple"), mean(rival), best))
-        over = (
-            f"{mean('joint') - mean(rival):+.3f} {mean('joint_s') / mean(rival + '_s'):.3f} {mean('joint') - best:+.3f}"
-        )
+        share = mean("joint_s") / mean(f"{rival}_s")
+        over = f"{mean('joint') - mean(rival):+.3f} {share:.3f} {mean('joint') - best:+.3f}"
         print(f"{name:<20}{len(mine):<8}{means}| {over} | {stats.spearmanr(*pairs).statistic:.2f} ({rival})")
     print(f"asked: {ASKED}, rho 0.6")
 

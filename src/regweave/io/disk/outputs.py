@@ -392,8 +392,8 @@ def working_folder(folder: str | Path, store: str, what: str, *, resume: bool, s
     """Lock a folder for one run, which keeps finished work in the sub-folder `store`, so that it can be continued.
 
     The folder is new, empty, or with `resume` one that such a run left; ``what`` names its content in messages. Where
-    the block fails before anything is finished, what was made for it is removed. Runs that are ``shared`` are at work in
-    one folder together.
+    the block fails before anything is finished, what was made for it is removed. Runs that are ``shared`` are at work
+    in one folder together.
     """
     check_name(folder)
     folder = Path(folder)

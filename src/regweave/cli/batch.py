@@ -52,14 +52,14 @@ def batch(
             found = run(**vars(job))
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished pairs are kept; continue with --resume") from error
-    end_batch(found, output, strict=strict, as_json=as_json, quiet=quiet)
+    end_batch(found, output, strict=strict, as_json=as_json, quiet=quiet, shard=job.shard is not None)
 
 
-def end_batch(found: Batch, output: Path, *, strict: bool, as_json: bool, quiet: bool) -> None:
+def end_batch(found: Batch, output: Path, *, strict: bool, as_json: bool, quiet: bool, shard: bool = False) -> None:
     """Print tally, failures and failed verdicts of a list, and end with their status."""
     for name, text in found.failures.items():
         print(f"failed {name}: {text}", file=sys.stderr)
-    if job.shard is not None:
+    if shard:  # --collect makes the table
         if as_json or not quiet:
             print(json.dumps([row.cells() for row in found.rows]) if as_json else f"{found.tally()}; next: --collect")
     elif as_json:

@@ -14,7 +14,7 @@ from regweave.cli.models import as_dict, as_text
 from regweave.errors import RegweaveError, UsageError
 from regweave.model import archive, shipped_models
 from regweave.model.model import Model
-from regweave.model.record import ModelCard
+from regweave.model.record import ModelCard, RefinementRecord, StartTrial
 from regweave.predictors import Parts
 from regweave.predictors._network import Network, layer_shapes
 from regweave.predictors.unet import NetworkPredictor
@@ -213,7 +213,8 @@ def test_a_start_from_structures_is_kept_and_shown(model, tmp_path):
     assert "laid on each other" not in as_text(Path("m.json"), model)
     settings = model.settings.model_copy(update={"initial": "structures"})
     tried = {"before": "none", "used": "structures", "gain": 0.0123, "standard_error": 0.002, "n": 9}
-    training = model.training.with_parts(refinement={"start": tried})
+    trial = RefinementRecord(start=StartTrial.model_validate(tried))
+    training = model.training.model_copy(update={"refinement": trial})
     replace(model, settings=settings, training=training).save(tmp_path / "m.json")
     again = Model.load(tmp_path / "m.json")
     assert again.training.to_json()["refinement"]["start"] == tried

@@ -378,7 +378,8 @@ def test_memory_limit(training_list, four, tmp_path):
     weights = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, (0, 3))
     samples = samples_at("p", first_steps(pair, weights, schedule), (3,))
     for levels, used in (("all", samples), ("finest", samples[1:])):
-        fits = 2.5 * sum(s.nbytes for s in used) / 2**20
+        arrays = [array for s in used for array in (s.terms.costs, s.terms.shares, s.terms.loss)]
+        fits = 2.5 * sum(array.nbytes for array in arrays) / 2**20
         path = tmp_path / f"{levels}.json"
         two = run(four, path, training_list, max_memory_mb=fits, levels=levels, **options)
         assert len(two.evidence["learned_on"]) == 2

@@ -2,25 +2,21 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from regweave.cli.app import command_line, examples
-from regweave.cli.options import JsonOption, OutputOption, OverwriteOption, complete_model
+from regweave.cli.options import JsonOption, complete_model
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
-from regweave.io import require_absent
-from regweave.jobs.table import in_one_numbering, read_pairs
 from regweave.model import shipped_models
 from regweave.model.model import Model, card_text, models, patients, predictor_facts, predictor_text, signed
 from regweave.model.record import TrainingRecord
 from regweave.registration.initial import STRUCTURES
 from regweave.run.choose import misfits
 from regweave.run.read import Reading
-from regweave.training.scan import domain_of, scan
 from regweave.types import WeightTable
 
 ModelArgument = Annotated[
@@ -98,26 +94,6 @@ def suggest(
         print(f"{name:<16}{'no: ' + '; '.join(why) if why else 'fits'}")
     if all(found.values()):
         print("(default)       no model fits; leave --model out")
-
-
-@app.command(epilog=examples("regweave models domain old.json pairs.csv -o new.json"))
-def domain(
-    model: Annotated[Path, typer.Argument(help="Model file, or a shipped name.", metavar="MODEL")],
-    pairs: Annotated[Path, typer.Argument(help="List of the pairs that it was trained on.", metavar="PAIRS.csv")],
-    output: OutputOption,
-    *,
-    overwrite: OverwriteOption = False,
-) -> None:
-    """Record in a model what its training images show, so that others are named before its network runs."""
-    given = Model.load(model)
-    with require_absent(output, overwrite=overwrite).writing():
-        listed = read_pairs(pairs)
-        found = scan(listed, in_one_numbering(Reading(), listed))
-        for error in found.failed.values():
-            raise error
-        made = domain_of(found, [pair.id for pair in listed], given.weights.classes, given.modality)
-        replace(given, domain=made).save(output)
-    print(f"{output}: {0 if made is None else made.images} training images")
 
 
 def as_dict(path: Path, model: Model) -> dict[str, Any]:

@@ -10,10 +10,10 @@ import numpy as np
 from scipy import ndimage
 
 from _pairs import PHANTOM, SETS, cases_of, covering_pairs, data_root
+from phantoms import make_phantom
 from regweave.config.presets import preset
 from regweave.io import read_image, read_labels
 from regweave.io.geometry import nearest_axes
-from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, LabelMap, Volume
 
 NATURAL = "natural"

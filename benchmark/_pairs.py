@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "datasets"))
+from phantoms import make_phantom
 from regweave.config import presets as registration_settings
 from regweave.config.settings import Settings
 from regweave.io import write_image, write_labels
@@ -22,7 +25,6 @@ from regweave.jobs.table import PairFiles, write_pairs
 from regweave.run.read import Inputs, read_inputs
 from regweave.run.resolve import Recipe
 from regweave.run.start import start_pair
-from regweave.study.phantoms import make_phantom
 from regweave.types import ImagePair, WeightTable
 
 PHANTOM = "phantom"

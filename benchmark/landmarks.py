@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "datasets"))
 from _common import Claim, parser, write
+from phantoms import make_phantom
 from regweave import notices, register
 from regweave.io import read_points
 from regweave.spatial.warp import warp_points
-from regweave.study.phantoms import make_phantom
 from regweave.types import Float64Array, Transform
 
 KINDS = {"exact": (0.0, 0.2), "noisy": (1.0, 1.0), "wrong": (0.0, 0.2)}

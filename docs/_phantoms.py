@@ -1,12 +1,14 @@
 """Small phantoms under the names that the pages use: ``write_phantoms(folder)``."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "datasets"))
+from phantoms import make_phantom
 from regweave.io import write_image, write_labels, write_points
-from regweave.study.phantoms import make_phantom
 from regweave.types import LabelMap, Volume
 
 NAMES = {1: "mandible", 2: "left parotid", 3: "right parotid"}

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from phantoms import PhantomPair, make_phantom
 from regweave.config.settings import Settings
 from regweave.io import write_image, write_labels
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
-from regweave.study.phantoms import PhantomPair, make_phantom
 
 QUICK_TRAINING = """
 [train]

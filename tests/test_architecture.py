@@ -86,10 +86,6 @@ def test_the_program_starts_without_what_unix_alone_has() -> None:
     assert run.returncode == 0, run.stderr
 
 
-def test_phantom_needs_nothing_but_the_types() -> None:
-    assert set(re.findall(r"regweave\.(\w+)", sources()["study/phantoms.py"])) == {"types"}
-
-
 def test_no_file_names_a_machine_path() -> None:
     # In a worktree of git, .git is a file with the path of its repository.
     paths = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import regweave
+from phantoms import make_phantom
 from regweave import notices
 from regweave.errors import RegweaveWarning
-from regweave.study.phantoms import make_phantom
 from regweave.types import LabelMap
 
 

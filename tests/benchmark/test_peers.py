@@ -43,7 +43,7 @@ def case() -> Iterator[tuple[Any, Any]]:
     """A phantom as the methods get it, and the field that maps it exactly."""
     sys.path.insert(0, str(BENCHMARK))
     run, pairs = import_module("peers"), import_module("_pairs")
-    from regweave.study.phantoms import make_phantom
+    from phantoms import make_phantom
 
     with run.case_of(pairs.PairName(pairs.PHANTOM, "seed_5", "seed_5", "seed_5"), "none") as ready:
         yield ready, make_phantom(5, pairs.PHANTOM_SHAPE, pairs.PHANTOM_SPACING_MM).true_field.data

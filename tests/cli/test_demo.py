@@ -8,6 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from phantoms import make_phantom
 from regweave import errors
 from regweave.cli import main
 from regweave.cli.tables import overlap_table
@@ -16,7 +17,6 @@ from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.study import demo
-from regweave.study.phantoms import make_phantom
 from regweave.training.options import TrainOptions
 
 TINY = Settings.model_validate(

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave.cli import evaluate as command
 from regweave.cli import main
 from regweave.cli.tables import terminal_text
@@ -15,7 +16,6 @@ from regweave.io import write_image, write_labels
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.progress import BatchBar, BatchProgress
-from regweave.study.phantoms import make_phantom
 from regweave.types import WeightTable
 
 SETTINGS = """

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
 
+from phantoms import make_phantom
 from regweave.cli import main
 from regweave.config.presets import parse, preset, preset_names
 from regweave.config.settings import Settings
@@ -21,7 +22,6 @@ from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.io.transforms.files import write_linear
 from regweave.model.model import Model
 from regweave.run.register import register
-from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
 SETTINGS = Settings.model_validate(

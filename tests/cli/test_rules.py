@@ -5,11 +5,11 @@ from dataclasses import asdict
 
 import pytest
 
+from phantoms import make_phantom
 from regweave.cli import main
 from regweave.errors import EXIT_VERDICT
 from regweave.io import write_image, write_labels
 from regweave.measures.verdict import default_rules, read_rules
-from regweave.study.phantoms import make_phantom
 
 SETTINGS = """
 name = "small"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from phantoms import make_phantom
 from regweave.cli import main
 from regweave.cli.streams import guarded_streams
 from regweave.io import write_image
-from regweave.study.phantoms import make_phantom
 
 REGWEAVE = f"'{sys.executable}' -c 'import sys; from regweave.cli import main; sys.exit(main())'"
 linux = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

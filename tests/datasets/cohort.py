@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
-from regweave.study.phantoms import Surface, _ellipsoid, _grid, _smooth_noise
+from phantoms import Surface, _ellipsoid, _grid, _smooth_noise
 from regweave.types import Float64Array, Geometry, Image, ImagePair, LabelMap, Volume
 
 VOXEL_MM = 4.0

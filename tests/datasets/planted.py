@@ -12,9 +12,9 @@
 """
 
 import numpy as np
-from cohort import EDGE_MM, _coil, _move, _Textures
 
-from regweave.study.phantoms import _grid
+from cohort import EDGE_MM, _coil, _move, _Textures
+from phantoms import _grid
 from regweave.types import Float64Array, Image, ImagePair, LabelArray, LabelMap, Volume
 
 PLANTED = {1: "noise", 2: "inverted", 3: "bias"}

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from cohort import COHORT, cohort_pair
 from scipy import ndimage
+
+from cohort import COHORT, cohort_pair
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import regweave as rw
+from phantoms import make_phantom
 from regweave import metrics
-from regweave.study.phantoms import make_phantom
 
 
 @pytest.fixture

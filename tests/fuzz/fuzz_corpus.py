@@ -1,21 +1,23 @@
 """Good files of every kind that users hand in, and the quick command that reads each."""
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1] / "datasets"))
 import fuzz_mutate as damage
 import numpy as np
 import SimpleITK as sitk  # noqa: N813
 from fuzz_child import Call
 from fuzz_mutate import Mutation
 
+from phantoms import make_phantom
 from regweave import io
 from regweave.config.presets import preset
 from regweave.io.transforms import files
 from regweave.jobs.table import read_pairs
-from regweave.study.phantoms import make_phantom
 from regweave.types import Field, Transform
 
 

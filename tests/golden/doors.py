@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cohort import cohort_pair
 from numpy.typing import NDArray
-from planted import planted_pair
 
+from cohort import cohort_pair
+from phantoms import make_phantom
+from planted import planted_pair
 from regweave.jobs import store, workers
 from regweave.model import shipped_models
 from regweave.model.model import Model
 from regweave.study import demo
-from regweave.study.phantoms import make_phantom
 
 __all__ = ["field_of", "little_work", "model_classes", "phantom", "shipped_models"]
 

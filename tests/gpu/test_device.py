@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave.config.presets import preset
 from regweave.config.settings import Refine, Settings
 from regweave.errors import ResourceError, UsageError
@@ -15,7 +16,6 @@ from regweave.registration.cuda import device as memory
 from regweave.registration.cuda import opening
 from regweave.registration.devices import CPU
 from regweave.registration.refine import refine
-from regweave.study.phantoms import make_phantom
 
 LEVELS = [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 30.0, "steps": 2}]
 PLAN = Settings(name="test", modality="mr", smoothness=0.1, levels=LEVELS, banks={"mr": preset("default").banks["mr"]})

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import regweave as rw
+from phantoms import make_phantom
 from regweave.cli import main
 from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.jobs.atlas import Atlas
-from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, LabelMap, Volume
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave.config.settings import Settings
 from regweave.learning import columns as module
 from regweave.learning.columns import FittedColumns, Trainer
 from regweave.learning.lssvm import LssvmOptions, fit_lssvm
 from regweave.learning.samples import first_steps, samples_at
 from regweave.run.memory import Cache
-from regweave.study.phantoms import make_phantom
 from regweave.types import LabelMap, WeightTable
 
 SCHEDULE = Settings.model_validate(

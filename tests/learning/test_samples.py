@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave import engines
 from regweave.config.settings import Settings
 from regweave.energy.assemble import assemble
@@ -13,7 +14,6 @@ from regweave.energy.features import joint_features, loss_of
 from regweave.learning.lssvm import LssvmOptions, fit_lssvm
 from regweave.learning.samples import Sample, Task, can_lose, delta, first_steps, infer, psi, restrict, samples_at
 from regweave.registration.align import align
-from regweave.study.phantoms import make_phantom
 from regweave.types import Terms, WeightTable
 
 OFFSETS = (np.array([-0.2, 0.0, 0.2]),) * 3

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from phantoms import make_phantom
 from regweave.errors import RegweaveError
 from regweave.measures.likeness import (
     HIGHER_IS_ALIKE,
@@ -23,7 +24,6 @@ from regweave.measures.likeness import (
 )
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import default_rules, judge
-from regweave.study.phantoms import make_phantom
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Transform, Volume
 
 GRID = Geometry((20, 18, 16), np.diag([2.0, 2.0, 3.0, 1.0]))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from phantoms import make_phantom
 from regweave import notices
 from regweave.cli import main
 from regweave.config.settings import Settings
@@ -17,7 +18,6 @@ from regweave.model.model import Model
 from regweave.run import choose
 from regweave.run.register import register
 from regweave.run.resolve import overlaps
-from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
 BANK = [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]

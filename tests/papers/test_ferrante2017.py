@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import regweave as rw
-from regweave.study.phantoms import make_phantom
+from phantoms import make_phantom
 
 FOLDER = Path(__file__).parents[2] / "papers" / "ferrante2017"
 STILL = {"posture_mm": 0.0, "gain": 0.0, "noise": 0.0}

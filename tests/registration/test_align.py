@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
+from phantoms import make_phantom
 from regweave import _core
 from regweave.config.settings import Settings
 from regweave.energy.features import loss_of
@@ -14,7 +15,6 @@ from regweave.registration.align import Alignment, align
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.deformation import determinant
 from regweave.spatial.warp import to_field, warp_labels
-from regweave.study.phantoms import make_phantom
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Transform, Volume, WeightTable
 
 LEVELS = ({"spacing_mm": 48.0, "shrink": 2, "steps": 3}, {"spacing_mm": 24.0, "shrink": 1, "steps": 2})

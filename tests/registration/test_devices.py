@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave import register
 from regweave.config.settings import Refine, Settings
 from regweave.errors import UsageError
 from regweave.registration import devices
 from regweave.registration.align import align
 from regweave.registration.refine import refine
-from regweave.study.phantoms import make_phantom
 from regweave.types import Volume, WeightTable
 
 SPEC = importlib.util.spec_from_file_location("reference_device", Path(__file__).with_name("reference_device.py"))

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave.config.settings import Refine, Settings
 from regweave.registration.align import align
 from regweave.registration.initial import initial_affine
 from regweave.registration.refine import refine
 from regweave.registration.scene import Scene
 from regweave.spatial.warp import to_voxels
-from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, Image, ImagePair, LabelMap, WeightTable
 
 SCHEDULE = Settings.model_validate(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
+from phantoms import make_phantom
 from regweave import _core
 from regweave.config.presets import preset, preset_names
 from regweave.config.settings import Refine, Settings
@@ -17,7 +18,6 @@ from regweave.registration.refine import Refinement, refine, warn_if_left_out
 from regweave.spatial.deformation import determinant
 from regweave.spatial.pyramid import change_level
 from regweave.spatial.warp import to_field
-from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, Image, ImagePair, WeightTable
 
 SHAPE = (32, 32, 32)

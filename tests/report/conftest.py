@@ -6,11 +6,11 @@ from pathlib import Path
 import nibabel as nib
 import pytest
 
+from phantoms import make_phantom
 from regweave.config.settings import Settings
 from regweave.io import write_image, write_labels
 from regweave.report.registration import write_page
 from regweave.run.register import register
-from regweave.study.phantoms import make_phantom
 
 SETTINGS = Settings.model_validate(
     {

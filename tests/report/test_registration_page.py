@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave.cli import main
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
@@ -16,7 +17,6 @@ from regweave.report.viewer import Viewer
 from regweave.run.images import OutputImages
 from regweave.run.register import register
 from regweave.run.result import load
-from regweave.study.phantoms import make_phantom
 from regweave.types import Field, Geometry, Image, ImagePair, Transform, Volume
 
 

@@ -8,12 +8,12 @@ import pytest
 from scipy import ndimage
 
 import regweave as rw
+from phantoms import make_phantom
 from regweave.cli import main
 from regweave.config.presets import preset
 from regweave.io import read_image, write_image, write_labels
 from regweave.run import check
 from regweave.run.check import UNKNOWN, features, limits_mm, perturbed, range_within
-from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, Volume
 
 SMALL = preset("default").model_copy(update={"levels": preset("default").levels[:1]})

@@ -15,6 +15,7 @@ import pytest
 from typer.main import get_command
 
 import regweave as rw
+from phantoms import make_phantom
 from regweave import progress
 from regweave.cli import batch as batch_command
 from regweave.cli import evaluate as evaluate_command
@@ -27,7 +28,6 @@ from regweave.io.images import read_image, read_labels
 from regweave.progress import Bar, RegistrationBar
 from regweave.run.read import Reading
 from regweave.run.warp import GridWords
-from regweave.study.phantoms import make_phantom
 
 NAMES = {
     "Field", "Geometry", "Image", "LabelMap", "MetricLearner", "Model", "Progress", "RegweaveError", "RegweaveWarning",

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import regweave as rw
+from phantoms import make_phantom
 from regweave import notices
 from regweave.cli import main
 from regweave.config.settings import Refine, Settings
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import write_image, write_labels
 from regweave.run.guides import asked_guides
-from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, LabelMap, Volume
 
 WHOLE = ["brainstem", "cord", "mandible", "left parotid", "right parotid"]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import regweave as rw
+from phantoms import make_phantom
 from regweave.cli import main
 from regweave.io import read_transform, write_image
 from regweave.io.time_series import TimeSeries, read_time_series, write_time_series
 from regweave.spatial.warp import warp_image
-from regweave.study.phantoms import make_phantom
 from regweave.types import Field, Geometry, Transform, Volume
 
 GRID = Geometry((32, 30, 28), np.diag([-3.0, -3.0, 3.0, 1.0]))

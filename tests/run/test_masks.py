@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave import notices
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
@@ -16,7 +17,6 @@ from regweave.run.job import recorded_call
 from regweave.run.memory import BYTES_PER_VOXEL, forecast
 from regweave.run.read import read_inputs
 from regweave.run.register import register
-from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, LabelMap
 
 SETTINGS = Settings.model_validate(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave import _core
 from regweave.config.presets import preset, preset_names
 from regweave.config.settings import Settings
@@ -12,7 +13,6 @@ from regweave.run import memory
 from regweave.run import memory as machine
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import shrink_geometry
-from regweave.study.phantoms import make_phantom
 from regweave.threads import kernel_threads
 from regweave.types import Geometry, WeightTable
 

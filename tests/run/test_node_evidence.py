@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave.config.settings import Settings
 from regweave.registration.align import Step
 from regweave.report.viewer import on_image
@@ -11,7 +12,6 @@ from regweave.run.job import Job
 from regweave.run.measurements import node_evidence
 from regweave.run.register import register
 from regweave.spatial.control_grid import ControlGrid
-from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, Solution, Terms, WeightTable
 
 SETTINGS = Settings.model_validate(

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
 
+from phantoms import make_phantom
 from regweave import register
 from regweave.cli import main
 from regweave.config.presets import preset
@@ -12,7 +13,6 @@ from regweave.errors import RegweaveError
 from regweave.io import read_transform, write_image
 from regweave.run.images import usual_outputs
 from regweave.spatial.warp import warp_image, warp_points
-from regweave.study.phantoms import make_phantom
 
 ALWAYS = {"result.json", ".regweave-result"}
 

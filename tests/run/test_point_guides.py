@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave import notices
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
@@ -16,7 +17,6 @@ from regweave.run.job import recorded_call
 from regweave.run.register import register
 from regweave.run.result import load
 from regweave.spatial.warp import warp_points
-from regweave.study.phantoms import make_phantom
 from regweave.types import Transform
 
 SETTINGS = Settings.model_validate(

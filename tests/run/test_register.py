@@ -12,6 +12,7 @@ import SimpleITK as sitk  # noqa: N813
 from scipy.spatial.transform import Rotation
 
 import regweave
+from phantoms import make_phantom
 from regweave import _core, notices
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
@@ -26,7 +27,6 @@ from regweave.run.job import Job
 from regweave.run.memory import no_cache
 from regweave.spatial.invert import invert
 from regweave.spatial.warp import warp_points
-from regweave.study.phantoms import make_phantom
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Transform, Volume, WeightTable
 
 LPS_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave import notices
 from regweave.cli import main
 from regweave.config.settings import Settings
@@ -15,7 +16,6 @@ from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.run.job import recorded_call
 from regweave.run.register import register
-from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
 SMALL = Settings.model_validate(

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave import notices
 from regweave.cli import main
 from regweave.config.presets import preset
@@ -19,7 +20,6 @@ from regweave.model.model import Model
 from regweave.run import register as workflow
 from regweave.run.read import Reading
 from regweave.run.resolve import Recipe, doubt_volumes
-from regweave.study.phantoms import make_phantom
 from regweave.training.scan import choose_bank, scan
 from regweave.types import Image, ImagePair, LabelMap, StructureMaps, Volume, WeightTable
 

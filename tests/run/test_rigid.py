@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave import notices
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
@@ -16,7 +17,6 @@ from regweave.run.register import register
 from regweave.run.rigid import names_of, rigid_parts
 from regweave.spatial.rigid import motions_of
 from regweave.spatial.warp import warp_points
-from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, Image, LabelMap, Transform, Volume
 
 SETTINGS = Settings.model_validate(

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave.config.presets import preset
 from regweave.errors import RegweaveError, UsageError
 from regweave.measures.scores import PairScore
@@ -15,7 +16,6 @@ from regweave.measures.verdict import parse_rules
 from regweave.run.register import register
 from regweave.run.result import load
 from regweave.spatial.warp import warp_image, warp_points
-from regweave.study.phantoms import make_phantom
 from regweave.types import Volume
 
 SMALL = preset("default").model_copy(update={"levels": preset("default").levels[:1]})

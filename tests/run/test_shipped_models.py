@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave.config import presets as registration_settings
 from regweave.errors import RegweaveError, RegweaveWarning
 from regweave.jobs.methods import model_methods
@@ -13,7 +14,6 @@ from regweave.model import find_model, shipped_models
 from regweave.model.model import Model
 from regweave.run.read import Reading
 from regweave.run.register import register
-from regweave.study.phantoms import make_phantom
 from regweave.types import Volume
 
 

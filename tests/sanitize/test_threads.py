@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from phantoms import make_phantom
 from regweave import _core, engines, register
 from regweave.config.presets import preset
-from regweave.study.phantoms import make_phantom
 from regweave.types import Energy
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from making import evaluation
 
+from phantoms import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import read_labels
 from regweave.jobs.table import read_pairs
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.study.demo import SETTINGS, DemoSummary, Lists, make_cohort, split_folder, summarise
-from regweave.study.phantoms import make_phantom
 from regweave.types import WeightTable
 
 

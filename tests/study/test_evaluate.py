@@ -12,6 +12,7 @@ import pytest
 from making import evaluation
 from rich.console import Console
 
+from phantoms import make_phantom
 from regweave.cli.tables import overlap_table
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
@@ -30,7 +31,6 @@ from regweave.run.register import register
 from regweave.spatial.warp import warp_labels
 from regweave.study.comparison import COLUMNS, summary_text
 from regweave.study.evaluate import evaluate
-from regweave.study.phantoms import make_phantom
 from regweave.types import LabelMap, WeightTable
 
 SMALL = Settings.model_validate(

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from regweave.study.phantoms import MIN_JACOBIAN, PhantomPair, make_phantom
+from phantoms import MIN_JACOBIAN, PhantomPair, make_phantom
 from regweave.types import Geometry, LabelMap
 
 ORGANS = ["brainstem", "cord", "mandible", "left parotid", "right parotid", "airway"]

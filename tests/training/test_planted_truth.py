@@ -1,8 +1,8 @@
 """On phantoms where another metric is right in each organ, what is learned beats every tuned baseline by a margin."""
 
 import pytest
-from planted import PLANTED, PLANTED_RIGHT, planted_pair
 
+from planted import PLANTED, PLANTED_RIGHT, planted_pair
 from regweave.io import write_image, write_labels
 from regweave.jobs.table import PairFiles, write_pairs
 from regweave.study.evaluate import evaluate

@@ -70,8 +70,7 @@ def register(job: Job) -> Result:
     Examples
     --------
     >>> import regweave as rw
-    >>> from regweave.study.phantoms import make_phantom
-    >>> pair = make_phantom(shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
+    >>> pair = rw.examples.pair(voxel_mm=8.0)
     >>> result = rw.register(pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
     >>> result.regularity["folding_fraction"]
     0.0

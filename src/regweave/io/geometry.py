@@ -69,6 +69,13 @@ def array_affine(affine: ArrayLike | None, spacing_mm: ArrayLike | None, frame: 
     return ras_to_lps(affine) if frame == "LPS" else affine_matrix(affine, "the array")
 
 
+def affine_of(axes: ArrayLike, origin: ArrayLike) -> Float64Array:
+    """Return the affine of three axes, the columns of a matrix (3, 3), and the place of the first voxel."""
+    affine = np.eye(4)
+    affine[:3, :3], affine[:3, 3] = axes, origin
+    return affine
+
+
 def make_geometry(shape: tuple[int, ...], affine: ArrayLike, subject: str) -> Geometry:
     """Build a geometry with orthonormal axes from an index → LPS affine, or raise E111.
 
@@ -80,7 +87,16 @@ def make_geometry(shape: tuple[int, ...], affine: ArrayLike, subject: str) -> Ge
     if (spacing <= 0).any() or abs(np.linalg.det(matrix[:3, :3] / spacing)) < 1e-6:
         message = f"{subject} has axes that do not span space: spacing {spacing.tolist()} mm"
         raise RegweaveError("E111", message, "repair the header; the matrix must be invertible")
-    _require_measurable(spacing, matrix[:3, 3], subject)
+    message = ""
+    if spacing.max() > MAX_ANISOTROPY * spacing.min():
+        message = f"{subject} has voxels of {spacing.tolist()} mm; sides may differ {MAX_ANISOTROPY:g} times at most"
+    elif not (spacing.min() >= MIN_SPACING_MM and spacing.max() <= MAX_SPACING_MM):
+        message = f"{subject} has a spacing of {spacing.tolist()} mm, allowed is {MIN_SPACING_MM} to {MAX_SPACING_MM:g}"
+    elif np.abs(matrix[:3, 3]).max() > MAX_ORIGIN_MM:
+        place = matrix[:3, 3].tolist()
+        message = f"{subject} lies at {place} mm, allowed is {MAX_ORIGIN_MM:g} from the origin at most"
+    if message:
+        raise RegweaveError("E111", message, "repair the header; lengths are in millimetres unless it says otherwise")
     direction = matrix[:3, :3] / spacing
     angle = shear_angle(direction)
     if angle >= SNAPPED_SHEAR_RAD:
@@ -93,45 +109,15 @@ def make_geometry(shape: tuple[int, ...], affine: ArrayLike, subject: str) -> Ge
     if angle < KEPT_SHEAR_RAD:
         return Geometry(size, matrix.copy())
     LOGGER.info("%s: axes snapped to right angles, they were off by %.3g rad", subject, angle)
-    return Geometry(size, _snapped(size, matrix, spacing, direction))
-
-
-def _require_measurable(spacing: Float64Array, origin: Float64Array, subject: str) -> None:
-    """Raise E111 for lengths that no scanner makes, and that single precision or memory would not bear."""
-    if spacing.max() > MAX_ANISOTROPY * spacing.min():
-        message = f"{subject} has voxels of {spacing.tolist()} mm; sides may differ {MAX_ANISOTROPY:g} times at most"
-    elif not (spacing.min() >= MIN_SPACING_MM and spacing.max() <= MAX_SPACING_MM):
-        message = f"{subject} has a spacing of {spacing.tolist()} mm, allowed is {MIN_SPACING_MM} to {MAX_SPACING_MM:g}"
-    elif np.abs(origin).max() > MAX_ORIGIN_MM:
-        message = f"{subject} lies at {origin.tolist()} mm, allowed is {MAX_ORIGIN_MM:g} from the origin at most"
-    else:
-        return
-    raise RegweaveError("E111", message, "repair the header; lengths are in millimetres unless it says otherwise")
+    u, _, vt = np.linalg.svd(direction)  # polar decomposition: u·vt is the nearest orthonormal matrix
+    axes, centre = (u @ vt) * spacing, (np.asarray(size) - 1) / 2
+    return Geometry(size, affine_of(axes, matrix[:3, :3] @ centre + matrix[:3, 3] - axes @ centre))
 
 
 def shear_angle(direction: Float64Array) -> float:
     """Return the largest deviation of two axes from a right angle, in radians."""
     cosines = direction.T @ direction
     return float(np.arcsin(min(1.0, np.abs(cosines[np.triu_indices(3, 1)]).max())))
-
-
-def _snapped(
-    shape: tuple[int, int, int], matrix: Float64Array, spacing: Float64Array, direction: Float64Array
-) -> Float64Array:
-    u, _, vt = np.linalg.svd(direction)  # polar decomposition: u·vt is the nearest orthonormal matrix
-    centre = (np.asarray(shape) - 1) / 2
-    result = np.eye(4)
-    result[:3, :3] = (u @ vt) * spacing
-    result[:3, 3] = matrix[:3, :3] @ centre + matrix[:3, 3] - result[:3, :3] @ centre
-    return result
-
-
-def itk_affine(image: Any) -> Float64Array:
-    """Return the index → LPS affine of a 3-D SimpleITK image."""
-    affine = np.eye(4)
-    affine[:3, :3] = np.reshape(image.GetDirection(), (3, 3)) * np.asarray(image.GetSpacing())
-    affine[:3, 3] = image.GetOrigin()
-    return affine
 
 
 def set_itk_geometry(image: Any, geometry: Geometry) -> None:
@@ -177,10 +163,8 @@ def same_voxels(image: Geometry, other: Geometry) -> bool:
     order = np.abs(turn).argmax(axis=0)
     if [image.shape[axis] for axis in order] != list(other.shape):
         return False
-    affine = np.eye(4)
-    affine[:3, :3] = image.affine[:3, :3] @ turn
     first = [image.shape[axis] - 1 if turn[axis].sum() < 0 else 0 for axis in range(3)]
-    affine[:3, 3] = image.points(np.array(first, dtype=np.float64))
+    affine = affine_of(image.affine[:3, :3] @ turn, image.points(np.array(first, dtype=np.float64)))
     return same_grid(Geometry(other.shape, affine), other)
 
 

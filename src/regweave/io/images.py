@@ -17,9 +17,9 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import nifti, textheader
 from regweave.io.dicom.parse import holds_dicom, looks_like_dicom
 from regweave.io.dicom.series import choose_series, read_series
-from regweave.io.disk.files import is_file, is_folder, open_file, require_file, suffix_of
-from regweave.io.geometry import itk_affine, make_geometry, ras_to_lps, shear_angle
-from regweave.io.labels import find_names, list_names, read_names, require_names
+from regweave.io.disk.files import is_file, is_folder, open_file, stem_of, suffix_of
+from regweave.io.geometry import affine_of, make_geometry, ras_to_lps, shear_angle
+from regweave.io.labels import list_names, read_names, require_names
 from regweave.io.libraries import sitk
 from regweave.io.modality import modality_of
 from regweave.io.nifti import NiftiFrame
@@ -29,7 +29,6 @@ from regweave.io.stored import (
     constant_error,
     intensities_error,
     nonfinite_error,
-    replace_nonfinite,
     require_scalar,
     require_unmasked,
     volume_shape,
@@ -44,7 +43,6 @@ FORMAT_OF: dict[str, Format] = {
 }
 """Formats by suffix; files of DICOM have any."""
 HEAD_BYTES = 4096
-CHUNK = 1 << 20
 LISTED = 5  # Images that the message about a folder with several names
 
 
@@ -69,19 +67,19 @@ def read_image(
         if nonfinite == "error":
             raise error
         notices.warn(f"W205: {error.message}; treated as background")
-        data = replace_nonfinite(data, stored.subject)
-    if (error := constant_error(data, stored.data, stored.scaling, stored.subject)) is not None:
+        finite = np.isfinite(data)
+        if not finite.any():
+            raise RegweaveError("E104", f"{stored.subject} holds no finite voxel at all", "export the image again")
+        data = np.where(finite, data, data[finite].min())
+    if (error := constant_error(data, stored)) is not None:
         raise error
     return Volume(data, stored.geometry, stored.modality)
 
 
 def read_labels(
-    source: Any,
-    *,
-    names_path: str | Path | Mapping[int, str] | None = None,
-    nifti_frame: NiftiFrame = "auto",
+    source: Any, *, names_path: str | Path | Mapping[int, str] | None = None, nifti_frame: NiftiFrame = "auto",
     follow_links: bool = False,
-) -> LabelMap:
+) -> LabelMap:  # fmt: skip
     """Read a label map: whole numbers from 0 on, in the integer type of the source.
 
     ``source`` is as in `read_image`: integers, or floats that are whole numbers; a LabelMap keeps its voxels.
@@ -110,9 +108,12 @@ def _named(labels: LabelMap, subject: str) -> LabelMap:
 
 
 def names_file(source: Any) -> Path | None:
-    """Find the file of label names beside a label map; None where there is none, or no file."""
-    path = as_path(source)
-    return None if path is None else find_names(files_of(path)[0])
+    """Find names beside a label map: its own TSV, labels.json, labels.tsv or dseg.tsv, in this order; None for none."""
+    if (path := as_path(source)) is None:
+        return None
+    file = files_of(path)[0]
+    candidates = [file.parent / name for name in (f"{stem_of(file)}.tsv", "labels.json", "labels.tsv", "dseg.tsv")]
+    return next(filter(is_file, candidates), None)
 
 
 def read_stored(
@@ -134,12 +135,6 @@ def read_stored(
     return Stored(read.image.data, read.image.geometry, f"'{found}'", facts=facts, modality=read.image.modality)
 
 
-def require_image(path: str | Path) -> None:
-    """Raise E101 unless every file of an image can be opened."""
-    for file in files_of(path):
-        require_file(file)
-
-
 def image_sha256(path: str | Path, *, follow_links: bool = False, series: str | None = None) -> str:
     """Return the SHA-256 of the bytes of all files of an image, one after the other, or of any other file.
 
@@ -148,8 +143,7 @@ def image_sha256(path: str | Path, *, follow_links: bool = False, series: str | 
     digest = hashlib.sha256()
     for file in files_of(path, follow_links=follow_links, series=series):
         with open_file(file) as stream:
-            while block := stream.read(CHUNK):
-                digest.update(block)
+            hashlib.file_digest(stream, lambda: digest)
     return digest.hexdigest()
 
 
@@ -196,7 +190,12 @@ def _find(path: Path) -> tuple[Format, Path]:
     suffix = suffix_of(path)
     with open_file(path) as stream:
         head = stream.read(HEAD_BYTES)
-    found, named = _format_of_head(head, suffix), FORMAT_OF.get(suffix)
+    found: Format | None = "NRRD or MetaImage" if textheader.has_text_header(head) else None
+    if suffix not in FORMAT_OF and looks_like_dicom(head):
+        found = "DICOM"
+    elif nifti.begins_nifti(head):
+        found = "NIfTI"
+    named = FORMAT_OF.get(suffix)
     if found is not None and named not in {None, found}:
         message = f"'{path}' is {found} by its content, its suffix is '{suffix}'"
         raise RegweaveError("E102", message, "give the file the suffix of what it holds, or export it again")
@@ -205,14 +204,6 @@ def _find(path: Path) -> tuple[Format, Path]:
         message = f"'{path}' has the suffix '{suffix}', readable are {', '.join(FORMAT_OF)}"
         raise RegweaveError("E103", message, "convert the image to one of these formats")
     return form, path
-
-
-def _format_of_head(head: bytes, suffix: str) -> Format | None:
-    if suffix not in FORMAT_OF and looks_like_dicom(head):
-        return "DICOM"
-    if nifti.begins_nifti(head):
-        return "NIfTI"
-    return "NRRD or MetaImage" if textheader.has_text_header(head) else None
 
 
 def _images_in(folder: Path) -> list[Path]:
@@ -265,9 +256,7 @@ def _read_ants(source: Any, _: NiftiFrame) -> Stored:
     data, subject = source.numpy(), "the ANTsPy image"
     require_scalar(data.dtype, int(source.components), subject)
     volume_shape(data.shape, subject)  # before a matrix is made of three axes
-    affine = np.eye(4)
-    affine[:3, :3] = np.asarray(source.direction) * np.asarray(source.spacing)
-    affine[:3, 3] = source.origin
+    affine = affine_of(np.asarray(source.direction) * np.asarray(source.spacing), source.origin)
     return Stored.of_array(data, affine, subject)
 
 
@@ -297,7 +286,9 @@ def _read_sitk(source: Any, _: NiftiFrame) -> Stored:
         source = sitk.Extract(source, [*source.GetSize()[:-1], 0])
     components = 2 if "complex" in source.GetPixelIDTypeAsString() else source.GetNumberOfComponentsPerPixel()
     require_scalar(np.dtype(float), components, subject)
-    geometry = make_geometry(volume_shape(source.GetSize(), subject), itk_affine(source), subject)
+    axes = np.reshape(source.GetDirection(), (3, 3)) * np.asarray(source.GetSpacing())
+    affine = affine_of(axes, source.GetOrigin())
+    geometry = make_geometry(volume_shape(source.GetSize(), subject), affine, subject)
     return Stored(np.array(sitk.GetArrayViewFromImage(source).T, order="C"), geometry, subject)
 
 
@@ -343,37 +334,34 @@ def inspect_image(path: str | Path, *, follow_links: bool = False) -> Inspection
         try:
             files = files_of(path, follow_links=follow_links)
             facts["bytes"] = sum(file.stat().st_size for file in files)
-            stored = _read_despite_clash(path, problems, follow_links)
+            try:
+                stored = read_stored(path, follow_links=follow_links)
+            except RegweaveError as error:
+                if error.code != "E110":
+                    raise
+                problems.append(error)  # of two matrices that disagree the sform is taken
+                stored = read_stored(path, "sform", follow_links=follow_links)
             # After reading: of a file that its header condemns, however long, no more is read.
-            facts |= {**stored.facts, "sha256": image_sha256(path, follow_links=follow_links)}
-            facts |= _geometry_facts(stored.geometry)
-            _add_values(stored, facts, problems)
+            geometry, data = stored.geometry, stored.intensities()
+            facts |= stored.facts
+            facts |= {
+                "sha256": image_sha256(path, follow_links=follow_links), "size": list(geometry.shape),
+                "spacing_mm": geometry.spacing_mm.tolist(), "origin_mm_lps": geometry.origin_mm.tolist(),
+                "direction_lps": geometry.direction.tolist(), "orientation": orientation(geometry),
+                "handedness": "right" if np.linalg.det(geometry.direction) > 0 else "left",
+                "shear_rad": shear_angle(geometry.direction), "type": str(stored.data.dtype.newbyteorder("=")),
+            }  # fmt: skip
+            finite = data[np.isfinite(data)]
+            facts["nonfinite_voxels"] = int(data.size - finite.size)
+            if finite.size:
+                facts["minimum"], facts["maximum"] = float(finite.min()), float(finite.max())
+                facts["mean"] = float(finite.mean(dtype=np.float64))
+                facts["ct"] = modality_of(Volume(finite.astype(np.float32), geometry)) == "ct"
+            if (bad := nonfinite_error(data, stored.subject) or constant_error(data, stored)) is not None:
+                problems.append(bad)
         except RegweaveError as error:
             problems.append(error)
     return Inspection(str(path), facts, tuple(problems), tuple(noted))
-
-
-def _read_despite_clash(path: str | Path, problems: list[RegweaveError], follow_links: bool) -> Stored:
-    """Read an image; of a NIfTI file whose two matrices disagree the sform is taken, after that was noted."""
-    try:
-        return read_stored(path, follow_links=follow_links)
-    except RegweaveError as error:
-        if error.code != "E110":
-            raise
-        problems.append(error)
-        return read_stored(path, "sform", follow_links=follow_links)
-
-
-def _geometry_facts(geometry: Geometry) -> dict[str, Any]:
-    return {
-        "size": list(geometry.shape),
-        "spacing_mm": geometry.spacing_mm.tolist(),
-        "origin_mm_lps": geometry.origin_mm.tolist(),
-        "direction_lps": geometry.direction.tolist(),
-        "orientation": orientation(geometry),
-        "handedness": "right" if np.linalg.det(geometry.direction) > 0 else "left",
-        "shear_rad": shear_angle(geometry.direction),
-    }
 
 
 def orientation(geometry: Geometry) -> str:
@@ -388,18 +376,3 @@ def orientation(geometry: Geometry) -> str:
         main = int(np.argmax(np.abs(direction[:, axis])))
         letters += ("RL", "AP", "IS")[main][int(direction[main, axis] > 0)]
     return letters
-
-
-def _add_values(stored: Stored, facts: dict[str, Any], problems: list[RegweaveError]) -> None:
-    facts["type"] = str(stored.data.dtype.newbyteorder("="))
-    data = stored.intensities()
-    finite = data[np.isfinite(data)]
-    facts["nonfinite_voxels"] = int(data.size - finite.size)
-    if finite.size:
-        facts["minimum"], facts["maximum"] = float(finite.min()), float(finite.max())
-        facts["mean"] = float(finite.mean(dtype=np.float64))
-        facts["ct"] = modality_of(Volume(finite.astype(np.float32), stored.geometry)) == "ct"
-    if (bad := nonfinite_error(data, stored.subject)) is None:
-        bad = constant_error(data, stored.data, stored.scaling, stored.subject)
-    if bad is not None:
-        problems.append(bad)

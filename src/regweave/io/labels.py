@@ -14,19 +14,13 @@ from typing import Any, Literal
 import numpy as np
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.files import is_file, require_file, stem_of
+from regweave.io.disk.files import require_file
 from regweave.io.disk.text import parse_json, parse_rows, parse_table, read_text, shown
 from regweave.types import LabelMap
 
 LONGEST_MAP = 1_000_000  # Bytes of a map of names
 SNAP_LINE = re.compile(r'^\s*(\d+)(?:\s+[\d.]+){6}\s+"([^"\n]*)"\s*$', re.MULTILINE | re.ASCII)
 """A label of ITK-SNAP: its value, colour, opacity, two switches and its name."""
-
-
-def find_names(labels: Path) -> Path | None:
-    """Find names beside a label map: its own TSV, labels.json, labels.tsv or dseg.tsv, in this order."""
-    candidates = (f"{stem_of(labels)}.tsv", "labels.json", "labels.tsv", "dseg.tsv")
-    return next((labels.parent / name for name in candidates if is_file(labels.parent / name)), None)
 
 
 def require_names(given: Any) -> str | Path | dict[int, str] | None:

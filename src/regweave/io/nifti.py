@@ -37,7 +37,7 @@ from regweave.io.disk.files import (
     require_memory,
     suffix_of,
 )
-from regweave.io.geometry import make_geometry, ras_to_lps
+from regweave.io.geometry import affine_of, make_geometry, ras_to_lps
 from regweave.io.libraries import nib
 from regweave.io.stored import Stored, require_scalar, volume_shape
 from regweave.io.streams import BROKEN, GZIP_MARK, GZIP_WINDOW, RATIO, Inflated, Stream, read_exactly
@@ -115,10 +115,6 @@ def _require_rotation(header: Any, subject: str) -> None:
         raise contradiction(subject, f"pixdim[0], the handedness of its qform, is {pixdim[0]:g}, allowed are 1 and -1")
 
 
-def _spacing(header: Any) -> Float64Array:
-    return np.abs(np.asarray(header["pixdim"][1:4], dtype=np.float64))
-
-
 def _qform(header: Any) -> Float64Array:
     """Build the qform matrix by method 2 of the NIfTI-1 standard."""
     b, c, d = (float(header[f"quatern_{axis}"]) for axis in "bcd")
@@ -135,44 +131,8 @@ def _qform(header: Any) -> Float64Array:
         ]
     )
     qfac = -1.0 if float(header["pixdim"][0]) < 0 else 1.0
-    matrix = np.eye(4)
-    matrix[:3, :3] = rotation * _spacing(header) * [1.0, 1.0, qfac]
-    matrix[:3, 3] = [float(header[f"qoffset_{axis}"]) for axis in "xyz"]
-    return matrix
-
-
-def nifti_affine(header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiFrame = "auto") -> Float64Array:
-    """Return the index → LPS affine of a NIfTI header by the rule of this module."""
-    qform, sform = _matrices(header, subject)
-    if frame == "auto" and qform is not None and sform is not None:
-        _require_agreement(header, qform, sform, shape, subject)
-    chosen = qform if frame == "qform" or (frame == "auto" and sform is None) else sform
-    if chosen is None and not (qform is None and sform is None):
-        message = f"{subject} has no {frame}: its code is 0"
-        raise RegweaveError("E110", message, "leave nifti_frame out, or name the other matrix")
-    if chosen is not None:
-        return ras_to_lps(chosen)
-    unit = _unit_mm(header, subject)
-    notices.warn(f"W207: {subject} does not state where it is (qform and sform codes are 0); LPS axes from 0 are used")
-    return np.diag([*(_spacing(header) * unit), 1.0])
-
-
-def require_voxel_size(header: Any, geometry: Geometry, subject: str, frame: NiftiFrame) -> None:
-    """Raise E113 where pixdim and the matrix that places the image state different sizes of voxels.
-
-    A program that scales the matrix to a template and does not change pixdim means the matrix. Then the user states the
-    frame ``sform``, and nothing is compared.
-    """
-    if frame != "auto":
-        return
-    stated = np.asarray(header["pixdim"][1:4], dtype=np.float64)
-    if not (np.isfinite(stated) & (stated >= 0)).all():
-        raise contradiction(subject, f"voxel sizes {stated.tolist()} in pixdim, sizes are positive")
-    found = geometry.spacing_mm / _unit_mm(header, subject)
-    # Zero is not stated at all, as some programs leave it.
-    if ((stated > 0) & (np.abs(found - stated) > SAME_SIZE * stated)).any():
-        error = contradiction(subject, f"voxel sizes {stated.tolist()} in pixdim, {found.tolist()} in its matrix")
-        raise RegweaveError(error.code, error.message, "state nifti_frame sform if the matrix holds")
+    spacing = np.abs(np.asarray(header["pixdim"][1:4], dtype=np.float64))
+    return affine_of(rotation * spacing * [1.0, 1.0, qfac], [float(header[f"qoffset_{axis}"]) for axis in "xyz"])
 
 
 SUFFIXES = (".nii", ".nii.gz")
@@ -216,8 +176,7 @@ class NiftiHeader:
         expected = count * self.dtype.itemsize
         with _opened(self.path) as (stream, size):
             if self.offset + expected > size * (RATIO if isinstance(stream, Inflated) else 1):
-                reason = f"its header promises {self.offset + expected} bytes, the file has {size}"
-                raise damaged(self.subject, reason)
+                raise damaged(self.subject, f"its header promises {self.offset + expected} bytes, the file has {size}")
             require_memory(expected + count * BYTES_PER_VALUE, self.subject)
             stream.seek(self.offset)
             buffer = read_exactly(stream, expected, self.subject)
@@ -243,10 +202,22 @@ def read_header(path: Path) -> NiftiHeader:
     subject = f"'{path}'"
     with _opened(path) as (stream, _):
         header = _parse(stream.read(LONGEST_HEADER), subject)
-    return NiftiHeader(
-        path, header, _shape(header, subject), _dtype(header, subject), _scaling(header, subject),
-        _offset(header, subject),
-    )  # fmt: skip
+    n_axes = int(header["dim"][0])
+    shape = tuple(int(n) for n in header["dim"][1 : n_axes + 1])
+    if not 1 <= n_axes <= 7 or min(shape) < 1:
+        raise damaged(subject, f"bad sizes in its header: {header['dim'].tolist()}")
+    dtype = _dtype(header, subject)
+    slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
+    if slope == 0 or math.isnan(slope):  # no scaling is asked for; nibabel writes NaN
+        slope, inter = 1.0, 0.0
+    if not math.isfinite(slope) or not math.isfinite(inter):
+        raise damaged(subject, f"its scaling is not finite: scl_slope {slope:g}, scl_inter {inter:g}")
+    least = 4 + int(header["sizeof_hdr"])
+    offset = float(header["vox_offset"]) or least
+    if not least <= offset <= MAX_EXTENSION_BYTES or offset != int(offset):
+        reason = f"its header puts the voxels at byte {offset:.9g}, allowed is {least} to {MAX_EXTENSION_BYTES}"
+        raise damaged(subject, reason)
+    return NiftiHeader(path, header, shape, dtype, (slope, inter), int(offset))
 
 
 @contextmanager
@@ -274,14 +245,6 @@ def _parse(block: bytes, subject: str) -> Any:
     raise damaged(subject, f"no NIfTI header in it; it begins with {block[:4]!r}")
 
 
-def _shape(header: Any, subject: str) -> tuple[int, ...]:
-    n_axes = int(header["dim"][0])
-    sizes = tuple(int(n) for n in header["dim"][1 : n_axes + 1])
-    if not 1 <= n_axes <= 7 or min(sizes) < 1:
-        raise damaged(subject, f"bad sizes in its header: {header['dim'].tolist()}")
-    return sizes
-
-
 def _dtype(header: Any, subject: str) -> np.dtype[Any]:
     code, bits = int(header["datatype"]), int(header["bitpix"])
     if code in ODD_TYPES:
@@ -293,27 +256,6 @@ def _dtype(header: Any, subject: str) -> np.dtype[Any]:
     if bits != 8 * dtype.itemsize:
         raise contradiction(subject, f"datatype {code} has {8 * dtype.itemsize} bits, bitpix is {bits}")
     return dtype.newbyteorder("<" if header.endianness == "<" else ">")
-
-
-def _scaling(header: Any, subject: str) -> tuple[float, float]:
-    """Slope and intercept; (1, 0) where the header asks for none, which is scl_slope 0 or NaN (nibabel writes it)."""
-    slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
-    if slope == 0 or math.isnan(slope):
-        return 1.0, 0.0
-    if not math.isfinite(slope) or not math.isfinite(inter):
-        raise damaged(subject, f"its scaling is not finite: scl_slope {slope:g}, scl_inter {inter:g}")
-    return slope, inter
-
-
-def _offset(header: Any, subject: str) -> int:
-    value = float(header["vox_offset"])
-    least = 4 + int(header["sizeof_hdr"])
-    if value == 0:
-        return least
-    if not least <= value <= MAX_EXTENSION_BYTES or value != int(value):
-        reason = f"its header puts the voxels at byte {value:.9g}, allowed is {least} to {MAX_EXTENSION_BYTES}"
-        raise damaged(subject, reason)
-    return int(value)
 
 
 def begins_nifti(head: bytes) -> bool:
@@ -347,14 +289,40 @@ def place(
     """Check that a NIfTI header is that of a scalar volume, and place it."""
     require_scalar(dtype, 1, subject)
     if int(header["intent_code"]) in {1006, 1007}:
-        message = f"{subject} is a displacement field, needed is an image"
-        raise RegweaveError("E103", message, "pass it as a transform")
-    grid = volume_shape(shape, subject)
-    return placed(header, grid, subject, frame)
+        raise RegweaveError("E103", f"{subject} is a displacement field, needed is an image", "pass it as a transform")
+    return placed(header, volume_shape(shape, subject), subject, frame)
 
 
 def placed(header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiFrame = "auto") -> Geometry:
-    """Return the grid of a header; its matrix and its voxel sizes must agree."""
-    geometry = make_geometry(shape, nifti_affine(header, shape, subject, frame), subject)
-    require_voxel_size(header, geometry, subject, frame)
+    """Return the grid of a header, by the rule of this module; E113 where pixdim states other voxel sizes.
+
+    A program that scales the matrix to a template and does not change pixdim means the matrix. Then the user states the
+    frame ``sform``, and nothing is compared.
+    """
+    qform, sform = _matrices(header, subject)
+    if frame == "auto" and qform is not None and sform is not None:
+        _require_agreement(header, qform, sform, shape, subject)
+    chosen = qform if frame == "qform" or (frame == "auto" and sform is None) else sform
+    if chosen is not None:
+        affine = ras_to_lps(chosen)
+    elif qform is None and sform is None:
+        notices.warn(
+            f"W207: {subject} does not state where it is (qform and sform codes are 0); LPS axes from 0 are used"
+        )
+        pixdim = np.abs(np.asarray(header["pixdim"][1:4], dtype=np.float64))
+        affine = np.diag([*(pixdim * _unit_mm(header, subject)), 1.0])
+    else:
+        message = f"{subject} has no {frame}: its code is 0"
+        raise RegweaveError("E110", message, "leave nifti_frame out, or name the other matrix")
+    geometry = make_geometry(shape, affine, subject)
+    if frame != "auto":
+        return geometry
+    stated = np.asarray(header["pixdim"][1:4], dtype=np.float64)
+    if not (np.isfinite(stated) & (stated >= 0)).all():
+        raise contradiction(subject, f"voxel sizes {stated.tolist()} in pixdim, sizes are positive")
+    found = geometry.spacing_mm / _unit_mm(header, subject)
+    # Zero is not stated at all, as some programs leave it.
+    if ((stated > 0) & (np.abs(found - stated) > SAME_SIZE * stated)).any():
+        error = contradiction(subject, f"voxel sizes {stated.tolist()} in pixdim, {found.tolist()} in its matrix")
+        raise RegweaveError(error.code, error.message, "state nifti_frame sform if the matrix holds")
     return geometry

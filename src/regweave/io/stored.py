@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,20 +21,24 @@ MANY_LABELS = 256
 SEVERAL_LABELS = 32  # Up to this number labels may be scattered as they like
 
 
-def volume_shape(shape: tuple[int, ...], subject: str) -> tuple[int, int, int]:
-    """Return the three sizes of a scalar image, without trailing axes of length one, or raise E103."""
-    kept = list(shape)
+def without_trailing_ones(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the sizes of the axes but for those of length one beyond the third, at the end."""
+    kept = list(sizes)
     while len(kept) > 3 and kept[-1] == 1:
         kept.pop()
-    if len(kept) < 3:
-        message = f"{subject} has shape {tuple(shape)}, needed are three dimensions"
-        raise RegweaveError("E103", message, "give a volume; single slices cannot be registered in 3-D")
-    if len(kept) > 3:
-        message = f"{subject} has shape {tuple(shape)}, needed are three dimensions"
-        raise RegweaveError("E103", message, "split the series and pass one volume, e.g. nibabel.four_to_three")
+    return tuple(kept)
+
+
+def volume_shape(shape: tuple[int, ...], subject: str) -> tuple[int, int, int]:
+    """Return the three sizes of a scalar image, without trailing axes of length one, or raise E103."""
+    kept = without_trailing_ones(shape)
+    if len(kept) != 3:
+        hint = "give a volume; single slices cannot be registered in 3-D"
+        hint = "split the series and pass one volume, e.g. nibabel.four_to_three" if len(kept) > 3 else hint
+        raise RegweaveError("E103", f"{subject} has shape {tuple(shape)}, needed are three dimensions", hint)
     if min(kept) < MIN_VOXELS:
         message = (
-            f"{subject} has shape {tuple(kept)}: each axis needs at least {MIN_VOXELS} voxels, "
+            f"{subject} has shape {kept}: each axis needs at least {MIN_VOXELS} voxels, "
             "a single slice has no neighbours to move towards"
         )
         raise RegweaveError("E103", message, "give a volume of several slices")
@@ -73,32 +77,21 @@ def nonfinite_error(data: NDArray[Any], subject: str) -> RegweaveError | None:
     return RegweaveError("E104", message, "repair the image, or state nonfinite mask to treat them as background")
 
 
-def constant_error(
-    data: NDArray[Any], stored: NDArray[Any], scaling: tuple[float, float], subject: str
-) -> RegweaveError | None:
+def constant_error(data: NDArray[Any], stored: Stored) -> RegweaveError | None:
     """Return the E105 error of an image in which all voxels are equal in float32, None for any other image."""
-    low, high = float(data.min()), float(data.max())
+    low, high, (slope, inter) = float(data.min()), float(data.max()), stored.scaling
     if low < high:
         return None
-    if stored.min() < stored.max():
+    if stored.data.min() < stored.data.max():
         message = (
-            f"{subject} is constant in float32, in which images are computed: stored values from {stored.min()!s} to "
-            f"{stored.max()!s} all become {low:g}"
+            f"{stored.subject} is constant in float32, in which images are computed: stored values from "
+            f"{stored.data.min()!s} to {stored.data.max()!s} all become {low:g}"
         )
         return RegweaveError("E105", message, "subtract a constant, or multiply by a factor, before you save it")
     message = (
-        f"{subject} is constant: minimum {low:g}, maximum {high:g}, scl_slope {scaling[0]:g}, scl_inter {scaling[1]:g}"
+        f"{stored.subject} is constant: minimum {low:g}, maximum {high:g}, scl_slope {slope:g}, scl_inter {inter:g}"
     )
     return RegweaveError("E105", message, "check the export; there is nothing to register in it")
-
-
-def replace_nonfinite(data: Float32Array, subject: str) -> Float32Array:
-    """Set non-finite voxels to the smallest finite value, raising E104 where there is none."""
-    finite = np.isfinite(data)
-    if not finite.any():
-        message = f"{subject} holds no finite voxel at all"
-        raise RegweaveError("E104", message, "export the image again")
-    return np.where(finite, data, data[finite].min())
 
 
 def whole_labels(data: NDArray[Any], subject: str) -> NDArray[Any]:
@@ -141,10 +134,8 @@ def intensities_error(data: NDArray[Any], names: Collection[int], subject: str) 
         equal += int(np.count_nonzero(inside & (one == next_one)))
     if n <= MANY_LABELS and 2 * equal >= both:
         return None
-    found = f"{n} different labels" + (
-        "" if 2 * equal >= both else f", and {1 - equal / both:.0%} of neighbours differ"
-    )
-    message = f"{subject} seems to hold the values of an image, not labels: {found}"
+    apart = "" if 2 * equal >= both else f", and {1 - equal / both:.0%} of neighbours differ"
+    message = f"{subject} seems to hold the values of an image, not labels: {n} different labels{apart}"
     hint = f"give the label map; for a map of more than {MANY_LABELS} labels give the names of the labels too"
     return RegweaveError("E127", message, f"{hint} (--label-names)")
 

@@ -29,8 +29,8 @@ from regweave import notices
 from regweave.errors import RegweaveError
 from regweave.io.disk.files import MAX_HEADER_BYTES, contradiction, damaged, open_file, suffix_of
 from regweave.io.disk.text import shown
-from regweave.io.geometry import make_geometry
-from regweave.io.stored import Stored, require_scalar, volume_shape
+from regweave.io.geometry import affine_of, make_geometry
+from regweave.io.stored import Stored, require_scalar, volume_shape, without_trailing_ones
 from regweave.io.streams import Encoding, Payload, data_file, read_payload
 from regweave.types import Float64Array
 
@@ -137,8 +137,7 @@ class Fields:
         """Return exactly so many words, in lower case, quoted or not."""
         words = [(match[1] or match[2] or "").lower() for match in WORDS.finditer(self.values[key])]
         if len(words) != count:
-            reason = f"{key} has {len(words)} entries, for its dimensions needed are {count}"
-            raise contradiction(self.subject, reason)
+            raise contradiction(self.subject, f"{key} has {len(words)} entries, for its dimensions needed are {count}")
         return words
 
     def numbers(self, key: str, count: int, words: Sequence[str] | None = None) -> list[float]:
@@ -184,13 +183,6 @@ def _lines(path: Path) -> Iterator[tuple[str, int]]:
         block = io.BytesIO(stream.read(MAX_HEADER_BYTES))
     for line in block:
         yield os.fsdecode(line.rstrip(b"\r\n")), block.tell()
-
-
-def _without_trailing_ones(sizes: Sequence[int]) -> tuple[int, ...]:
-    kept = list(sizes)
-    while len(kept) > 3 and kept[-1] == 1:
-        kept.pop()
-    return tuple(kept)
 
 
 # NRRD
@@ -250,26 +242,28 @@ def _read_nrrd(path: Path, follow_links: bool) -> ImageHeader:
     if not 1 <= n_axes <= NRRD_MAX_AXES:
         raise fields.bad("dimension", f"1 to {NRRD_MAX_AXES}")
     sizes = fields.whole_numbers("sizes", n_axes, 1)
-    directions = (
-        _vectors(fields, "space directions", n_axes, dimension) if "space directions" in fields.values else None
-    )
+    placed = "space directions" in fields.values
+    directions = _vectors(fields, "space directions", n_axes, dimension) if placed else None
     value_axis = _value_axis(fields, n_axes, directions)
     kept = [axis for axis in range(n_axes) if axis != value_axis]
-    shape = _without_trailing_ones([sizes[axis] for axis in kept])
+    shape = without_trailing_ones([sizes[axis] for axis in kept])
     framed = "measurement frame" in fields.values
     frame = _vectors(fields, "measurement frame", dimension, dimension) if framed else [None]
     straight = None in frame or np.allclose(np.array(frame, dtype=np.float64), np.eye(dimension), atol=1e-3)
+    if (kind := NRRD_TYPE_OF.get(" ".join(fields.values["type"].lower().split()))) is None:
+        raise fields.bad("type", "a type of numbers, such as short or float")
+    order = fields.values.get("endian", "").lower()
+    if order not in {"", "little", "big"}:
+        raise fields.bad("endian", "little or big")
+    if not order and np.dtype(kind).itemsize > 1:
+        raise contradiction(fields.subject, "numbers of several bytes, and endian does not state their order")
     return ImageHeader(
-        subject=fields.subject,
-        shape=shape,
-        components=1 if value_axis is None else sizes[value_axis],
-        component_axis=value_axis or 0,
-        dtype=_nrrd_dtype(fields),
+        fields.subject, shape, components=1 if value_axis is None else sizes[value_axis],
+        component_axis=value_axis or 0, dtype=np.dtype(kind).newbyteorder(">" if order == "big" else "<"),
         affine=_nrrd_affine(fields, directions, kept[:3], n_axes) if len(shape) == 3 else None,
         payload=_nrrd_payload(path, fields, end, follow_links),
-        vectors_lps=straight and SPACES.get(space, LPS) == LPS,
-        keys=keys,
-    )
+        vectors_lps=straight and SPACES.get(space, LPS) == LPS, keys=keys,
+    )  # fmt: skip
 
 
 def _nrrd_fields(path: Path) -> tuple[Fields, dict[str, str], int]:
@@ -284,26 +278,21 @@ def _nrrd_fields(path: Path) -> tuple[Fields, dict[str, str], int]:
         if not line:
             end = at
             break
-        if not line.startswith("#"):
-            _add_nrrd_line(line, values, keys, subject)
+        if line.startswith("#"):
+            continue
+        free, colon = line.find(":="), line.find(": ")
+        into, key, value = values, NRRD_FIELDS.get(line[: max(colon, 0)].strip().lower(), ""), line[colon + 2 :].strip()
+        if free >= 0 and (colon < 0 or free < colon):  # a free key
+            into, key, value = keys, line[:free], line[free + 2 :]
+        elif not key:
+            raise damaged(subject, f"{shown(line)} is no line of an NRRD header")
+        if key in into:
+            raise contradiction(subject, f"{shown(key)} is repeated")
+        into[key] = value
     missing = [name for name in ("dimension", "type", "sizes", "encoding") if name not in values]
     if missing or (end < 0 and ("data file" not in values or at == MAX_HEADER_BYTES)):
         raise damaged(subject, f"its NRRD header is not whole; missing: {', '.join(missing) or 'its last line'}")
     return Fields(subject, values), keys, end
-
-
-def _add_nrrd_line(line: str, values: dict[str, str], keys: dict[str, str], subject: str) -> None:
-    """Add a line ``field: value`` to the values, or ``key:=value`` to the keys."""
-    free, colon = line.find(":="), line.find(": ")
-    if free >= 0 and (colon < 0 or free < colon):
-        key, value, into = line[:free], line[free + 2 :], keys
-    elif colon >= 0 and line[:colon].strip().lower() in NRRD_FIELDS:
-        key, value, into = NRRD_FIELDS[line[:colon].strip().lower()], line[colon + 2 :].strip(), values
-    else:
-        raise damaged(subject, f"{shown(line)} is no line of an NRRD header")
-    if key in into:
-        raise contradiction(subject, f"{shown(key)} is repeated")
-    into[key] = value
 
 
 def _vectors(fields: Fields, key: str, count: int, length: int) -> list[list[float] | None]:
@@ -353,17 +342,6 @@ def _value_axis(fields: Fields, n_axes: int, directions: list[list[float] | None
         what = f"has {len(value_axes)} axes of values ({fields.values.get('kinds', 'no kinds')})"
         raise fields.unread(what, "extract one component or a grey value first")
     return value_axes[0] if value_axes else None
-
-
-def _nrrd_dtype(fields: Fields) -> np.dtype[np.generic]:
-    if (kind := NRRD_TYPE_OF.get(" ".join(fields.values["type"].lower().split()))) is None:
-        raise fields.bad("type", "a type of numbers, such as short or float")
-    order = fields.values.get("endian", "").lower()
-    if order not in {"", "little", "big"}:
-        raise fields.bad("endian", "little or big")
-    if not order and np.dtype(kind).itemsize > 1:
-        raise contradiction(fields.subject, "numbers of several bytes, and endian does not state their order")
-    return np.dtype(kind).newbyteorder(">" if order == "big" else "<")
 
 
 def _nrrd_affine(
@@ -468,14 +446,20 @@ def _read_meta(path: Path, follow_links: bool) -> ImageHeader:
     n_axes = fields.whole_number("NDims", 0)
     if not 1 <= n_axes <= META_MAX_AXES:
         raise damaged(subject, f"NDims is {n_axes}, needed is 1 to {META_MAX_AXES}")
-    shape = _without_trailing_ones(fields.whole_numbers("DimSize", n_axes, 1))
+    shape = without_trailing_ones(fields.whole_numbers("DimSize", n_axes, 1))
     components = fields.whole_number("ElementNumberOfChannels", 1)
     if not 1 <= components <= 1024:
         raise damaged(subject, f"ElementNumberOfChannels is {components}, needed is 1 to 1024")
-    _require_plain_values(fields)
+    for key, plain in (("ElementToIntensityFunctionSlope", 1.0), ("ElementToIntensityFunctionOffset", 0.0)):
+        if key in fields.values and fields.numbers(key, 1) != [plain]:
+            what = f"asks for a scaling of its values ({key}) that not all programs apply"
+            raise fields.unread(what, "apply it, and write the file without it")
     affine = _meta_affine(fields, n_axes, len(shape))
     payload = _meta_payload(path, fields, end, follow_links)
-    dtype = _meta_dtype(fields)
+    if (kind := META_TYPES.get(fields.values["ElementType"])) is None:
+        raise fields.bad("ElementType", f"one of {', '.join(META_TYPES)}")
+    order = fields.first_of(*ORDERS)
+    dtype = np.dtype(kind).newbyteorder(">" if order is not None and fields.switch(order, False) else "<")
     keys = {key: value for key, value in fields.values.items() if key not in META_FIELDS}
     return ImageHeader(subject, shape, components, 0, dtype, affine, payload, True, keys)
 
@@ -505,22 +489,6 @@ def _meta_fields(path: Path) -> tuple[Fields, int]:
     return Fields(subject, values), end
 
 
-def _require_plain_values(fields: Fields) -> None:
-    """Refuse a scaling of values, which some programs apply and ITK does not."""
-    for key, plain in (("ElementToIntensityFunctionSlope", 1.0), ("ElementToIntensityFunctionOffset", 0.0)):
-        if key in fields.values and fields.numbers(key, 1) != [plain]:
-            what = f"asks for a scaling of its values ({key}) that not all programs apply"
-            raise fields.unread(what, "apply it, and write the file without it")
-
-
-def _meta_dtype(fields: Fields) -> np.dtype[np.generic]:
-    if (kind := META_TYPES.get(fields.values["ElementType"])) is None:
-        raise fields.bad("ElementType", f"one of {', '.join(META_TYPES)}")
-    found = fields.first_of(*ORDERS)
-    big = False if found is None else fields.switch(found, False)
-    return np.dtype(kind).newbyteorder(">" if big else "<")
-
-
 def _meta_affine(fields: Fields, n_axes: int, n_kept: int) -> Float64Array | None:
     if (unit := META_UNIT_MM.get(fields.values.get("DistanceUnits", "").lower())) is None:
         raise fields.bad("DistanceUnits", "um, mm, cm or m")
@@ -542,10 +510,7 @@ def _meta_affine(fields: Fields, n_axes: int, n_kept: int) -> Float64Array | Non
     if absent:
         used = "LPS axes, spacing 1 and origin 0 are used in their place"
         notices.warn(f"W207: {fields.subject} does not state where it is ({absent} missing); {used}")
-    affine = np.eye(4)
-    affine[:3, :3] = rows[:3, :3].T * steps[:3] * unit
-    affine[:3, 3] = origin[:3] * unit
-    return affine
+    return affine_of(rows[:3, :3].T * steps[:3] * unit, origin[:3] * unit)
 
 
 def _meta_payload(path: Path, fields: Fields, end: int, follow_links: bool) -> Payload:

@@ -63,10 +63,7 @@ def read_time_series(source: Any, nifti_frame: NiftiFrame = "auto") -> TimeSerie
     for n in range(voxels.shape[3]):
         stored = Stored(voxels[..., n], geometry, f"volume {n} of {head.subject}", head.scaling)
         data = stored.intensities()
-        problem = nonfinite_error(data, stored.subject) or constant_error(
-            data, stored.data, stored.scaling, stored.subject
-        )
-        if problem is not None:
+        if (problem := nonfinite_error(data, stored.subject) or constant_error(data, stored)) is not None:
             raise problem
         volumes.append(Volume(data, geometry))
     return TimeSeries(tuple(volumes), float(head.header["pixdim"][4]), head.header.get_xyzt_units()[1])

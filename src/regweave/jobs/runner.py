@@ -18,6 +18,7 @@ from pydantic import Field
 from regweave import notices
 from regweave.config.settings import Settings
 from regweave.io import image_sha256
+from regweave.io.disk.files import peak_memory_mb
 from regweave.io.disk.records import Measured, RecordPart, Text
 from regweave.jobs.cluster import Cluster
 from regweave.jobs.store import Outcome, run_tasks, worker_count
@@ -29,7 +30,7 @@ from regweave.measures.verdict import Rules, Verdict, judge
 from regweave.model.model import Model
 from regweave.progress import OnBatchProgress
 from regweave.run.job import Job
-from regweave.run.memory import Cache, peak_memory_mb, spare_memory_mb
+from regweave.run.memory import Cache, spare_memory_mb
 from regweave.run.read import Reading
 from regweave.run.register import run, score_trial
 

@@ -20,7 +20,7 @@ from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.io.disk.files import require_file
 from regweave.io.disk.outputs import SAFE_ID, atomic_path
 from regweave.io.disk.text import read_text
-from regweave.io.images import require_image
+from regweave.io.images import files_of
 from regweave.io.labels import join_names
 from regweave.measures.statistics import patients_of
 from regweave.run.read import Reading
@@ -191,8 +191,8 @@ def _require_files(name: str, rows: Sequence[Mapping[str, str]], columns: TableC
     for number, row in enumerate(rows, start=1):
         for column in columns.files:
             try:
-                if column in row:
-                    require_image(row[column])
+                for file in files_of(row[column]) if column in row else ():
+                    require_file(file)
             except RegweaveError as error:
                 problems.append(f"pair {number} ({row['id']}), {column}: {error.message}")
     if problems:

@@ -18,7 +18,7 @@ import numpy as np
 
 from regweave.config.settings import Level, Settings
 from regweave.errors import RegweaveError, ResourceError, UsageError
-from regweave.io.disk.files import peak_memory, total_memory
+from regweave.io.disk.files import total_memory
 from regweave.io.modality import BankName
 from regweave.metrics import sad
 from regweave.predictors import Predictor
@@ -64,11 +64,6 @@ def _container_quota() -> int:
         return max(1, math.floor(int(quota) / int(period)))
     except (OSError, ValueError):
         return sys.maxsize
-
-
-def peak_memory_mb() -> float:
-    """Most memory that this process has held so far, in megabytes."""
-    return peak_memory() / 2**20
 
 
 def physical_memory_mb() -> float:

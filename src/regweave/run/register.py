@@ -13,7 +13,7 @@ from regweave import notices
 from regweave.config.presets import metric_weights
 from regweave.config.settings import Settings
 from regweave.io import fill_value
-from regweave.io.disk.files import is_file
+from regweave.io.disk.files import is_file, peak_memory_mb
 from regweave.io.disk.records import this_program
 from regweave.measures.deformation import regularity
 from regweave.measures.landmarks import LandmarkPairs
@@ -34,7 +34,7 @@ from regweave.run.guides import guiding, require_labels
 from regweave.run.images import OutputImages
 from regweave.run.job import POINTS, Job, loaded, rules_of, settings_of, start_of
 from regweave.run.measurements import NodeRecorder, inverse_measures, residual_inside, score_of, warn_of_doubts
-from regweave.run.memory import Cache, allowed_threads, forecast, no_cache, peak_memory_mb
+from regweave.run.memory import Cache, allowed_threads, forecast, no_cache
 from regweave.run.read import Inputs, as_stored, read_inputs
 from regweave.run.record import (
     Call,

@@ -25,6 +25,8 @@ MAX_EXTENSION_BYTES = 64 << 20
 MAX_ARCHIVE_BYTES = 1 << 30  # Most that the arrays of one archive may take: maps of nodes have some megabytes
 BYTES_PER_VALUE = 10
 """Memory of a voxel beside its stored form: as float32, as float32 again while it is checked, and two marks."""
+exists, is_file, is_folder = os.path.exists, os.path.isfile, os.path.isdir
+"""They never fail: a name that no file can have, too long or with a NUL, is none."""
 
 
 def suffix_of(path: Path) -> str:
@@ -51,10 +53,9 @@ def open_file(path: str | Path) -> io.BufferedReader:
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise _unopened(path, f"{error.strerror} (errno {error.errno})") from error
-    except ValueError as error:  # a NUL in the name
-        raise _unopened(path, str(error)) from error
+    except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
+        reason = f"{error.strerror} (errno {error.errno})" if isinstance(error, OSError) else str(error)
+        raise RegweaveError("E101", f"cannot open '{path}': {reason}", "check the name and the permissions") from error
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
@@ -65,38 +66,10 @@ def open_file(path: str | Path) -> io.BufferedReader:
     raise RegweaveError("E101", message, "write the content to a file first")
 
 
-def _unopened(path: str | Path, reason: str) -> RegweaveError:
-    return RegweaveError("E101", f"cannot open '{path}': {reason}", "check the name and the permissions")
-
-
 def require_file(path: str | Path) -> Path:
     """Return the path of a regular file that can be opened, or raise E101."""
     with open_file(path):
         return Path(path)
-
-
-def exists(path: str | Path) -> bool:
-    """Return whether anything has the name; as `is_file`, it never fails."""
-    try:
-        return Path(path).exists()
-    except (OSError, ValueError):
-        return False
-
-
-def is_file(path: str | Path) -> bool:
-    """Return whether a regular file has the name; False for a name that no file can have, too long or with a NUL."""
-    try:
-        return Path(path).is_file()
-    except (OSError, ValueError):
-        return False
-
-
-def is_folder(path: str | Path) -> bool:
-    """Return whether a folder has the name; as `is_file`, it never fails."""
-    try:
-        return Path(path).is_dir()
-    except (OSError, ValueError):
-        return False
 
 
 def sha256(path: str | Path) -> str:
@@ -142,8 +115,8 @@ def total_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else sys.maxsize
 
 
-def peak_memory() -> int:
-    """Return the most bytes of memory that this process has held so far, 0 where the system does not count them."""
+def peak_memory_mb() -> float:
+    """Most memory that this process has held so far, in megabytes; 0 where the system does not count it."""
     if resource is None:
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (0 if sys.platform == "darwin" else 10)
+        return 0.0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** (20 if sys.platform == "darwin" else 10)

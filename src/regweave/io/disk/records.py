@@ -55,11 +55,9 @@ def _versions() -> dict[str, str]:
 def this_program() -> dict[str, Any]:
     """Versions of the program, of Python and of the libraries that compute."""
     return {
-        "regweave": __version__,
-        "python": platform.python_version(),
-        "dependencies": _versions().copy(),
+        "regweave": __version__, "python": platform.python_version(), "dependencies": _versions().copy(),
         "platform": platform.system() + "-" + platform.machine(),
-    }
+    }  # fmt: skip
 
 
 KINDS = {
@@ -70,10 +68,6 @@ KINDS = {
 }  # fmt: skip
 """Plain words for what does not fit."""
 LARGEST = 1e100  # Beyond this a number is none that a registration measures, and no axis can hold it
-
-
-def _from_null(value: object) -> object:
-    return math.nan if value is None else value
 
 
 def _in_range(value: float) -> float:
@@ -87,7 +81,10 @@ Number = Annotated[float, Field(strict=True, ge=-LARGEST, le=LARGEST, allow_inf_
 Whole = Annotated[int, Field(strict=True, ge=-(2**64), le=2**64)]  # Label values have up to 64 bits
 Count = Annotated[int, Field(strict=True, ge=0, le=10**15)]
 Known = Number | None
-Measured = Annotated[float, Field(strict=True), BeforeValidator(_from_null), AfterValidator(_in_range)]
+Measured = Annotated[
+    float, Field(strict=True), BeforeValidator(lambda value: math.nan if value is None else value),
+    AfterValidator(_in_range),
+]  # fmt: skip
 """A number in memory; NaN, where nothing could be measured, is null in JSON."""
 SafeName = Annotated[str, Field(pattern=f"^{SAFE_ID.pattern}$", max_length=200)]
 """A name that becomes part of a file's name: it leads nowhere else."""
@@ -125,9 +122,8 @@ def checked(kind: type[Record], content: Mapping[str, Any], path: Path) -> Recor
         found = "" if first["type"] in {"missing", "value_error"} else f", found {shown(first['input'])}"
         more = f" ({error.error_count()} faults in all)" if error.error_count() > 1 else ""
         message = f"'{path}' is not a record that regweave wrote: {place}: {text}{found}{more}"
-        raise RegweaveError(
-            "E178", message, "report on the folder as it was written, or make the result again"
-        ) from error
+        hint = "report on the folder as it was written, or make the result again"
+        raise RegweaveError("E178", message, hint) from error
 
 
 RESULT = "result.json"

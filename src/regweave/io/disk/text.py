@@ -42,8 +42,9 @@ def parse_json(text: str) -> Any:
     if len(text) > MAX_JSON_CHARACTERS:
         raise ValueError(f"it has {len(text)} characters, allowed are {MAX_JSON_CHARACTERS}")
     try:
-        hooks: dict[str, Any] = {"parse_int": _integer, "parse_float": _finite, "parse_constant": _refuse_constant}
-        content = json.loads(text, object_pairs_hook=_unique, **hooks)
+        content = json.loads(
+            text, object_pairs_hook=_unique, parse_int=_integer, parse_float=_finite, parse_constant=_finite
+        )
     except RecursionError as error:
         raise ValueError(f"it nests deeper than {MAX_NESTING} levels") from error
     if isinstance(content, dict | list):
@@ -135,10 +136,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"the number {shown(text)} is not finite")
     return value
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number in JSON")
 
 
 def _require_flat(content: Any) -> None:

@@ -12,6 +12,7 @@ INTRODUCTION = """# Commands
 
 Made from the program's own help by `docs/_make_cli.py`. Every command ends with an
 [exit status](errors.md#exit-statuses) and names what is wrong by a [code](errors.md).
+`--help` of a long command shows the usual options, `--help-all` shows all.
 """
 
 

@@ -51,6 +51,23 @@ def test_help_fits_80_columns_and_is_plain(capsys):
         assert ("Exit status:" in text) == (name == ""), name
 
 
+@pytest.mark.usefixtures("narrow")
+def test_help_shows_the_usual_options_on_one_screen_and_help_all_shows_every_one(capsys):
+    shown = {}
+    for name, number in (("register", 14), ("train", 13), ("batch", 14), ("evaluate", 14), ("contours", 14)):
+        for word in ("--help", "--help-all"):
+            assert main([name, word]) == 0
+            shown[name, word] = capsys.readouterr().out
+        usual, every = (
+            set(re.findall(r"^│ *[*]? *(--[a-z-]+)", shown[name, w], re.M)) for w in ("--help", "--help-all")
+        )
+        options = {o for p in COMMANDS[name].params for o in p.opts if o.startswith("--")}
+        assert every == options | {"--help"}
+        assert len(usual) == number + 1
+        assert usual < every
+    assert len(shown["register", "--help"].splitlines()) <= 50
+
+
 def test_help_lists_every_exit_status_of_the_program():
     stated = {int(line.split()[0]) for line in program.EXIT_STATUS.splitlines()[1:]}
     assert stated == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import regweave
@@ -29,6 +29,7 @@ from regweave.errors import (
 )
 
 WIDTH = 80  # columns of help and tables
+HELP_ALL = "--help-all"
 SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,
     "pretty_exceptions_enable": False,
@@ -42,6 +43,24 @@ words: ContextVar[tuple[str, ...]] = ContextVar("regweave_words", default=())
 def command_line(**settings: Any) -> typer.Typer:
     """Return an empty command line, to which the functions of a module are added."""
     return typer.Typer(**SETTINGS, add_completion=False, **settings)
+
+
+def usual(names: str) -> type[TyperCommand]:
+    """Return a class of commands whose ``--help`` shows the named options alone; ``--help-all`` shows all."""
+
+    class Usual(TyperCommand):
+        def get_help_option(self, ctx: Any) -> Any:
+            found: Any = super().get_help_option(ctx)
+            found.help = f"Show this message and exit; {HELP_ALL} shows all options."
+            return found
+
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            for parameter in self.params:
+                named = parameter.name in names.split() or HELP_ALL in words.get()
+                vars(parameter)["hidden"] = parameter.param_type_name == "option" and not named
+            super().format_help(ctx, formatter)
+
+    return Usual
 
 
 def examples(*calls: str) -> str:
@@ -150,7 +169,8 @@ def _run(arguments: list[str] | None) -> int:
         try:
             with _warnings_as_lines(), _stops_as_interrupts():
                 words.set(tuple(sys.argv[1:] if arguments is None else arguments))
-                make_app()(args=arguments, prog_name="regweave")
+                typed = ["--help" if word == HELP_ALL else word for word in words.get()]
+                make_app()(args=typed, prog_name="regweave")
         finally:
             sys.stdout.flush()  # here, where a failure has a message and a status
     except SystemExit as stop:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from regweave.cli.app import command_line, examples
+from regweave.cli.app import command_line, examples, usual
 from regweave.cli.options import ClusterOptions, JsonOption, QuietOption, StrictOption, from_fields, job_table
 from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled
 from regweave.jobs.batch import RESULTS, Batch, BatchJob
@@ -19,13 +19,14 @@ app = command_line()
 
 
 @app.command(
+    cls=usual("output write resume strict quiet workers label_names preset config model init transform guide check"),
     epilog=examples(
         "regweave batch pairs.csv -o results --workers 8",
         "regweave batch pairs.csv -o results --workers 8 --resume",
         "regweave batch pairs.csv -o results --model head-neck-ct --write warped,labels",
         "regweave batch pairs.csv -o results --shard $SLURM_ARRAY_TASK_ID/20",
         "regweave batch pairs.csv -o results --collect",
-    )
+    ),
 )
 @from_fields
 def batch(

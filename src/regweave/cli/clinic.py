@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regweave.cli.app import command_line, examples
+from regweave.cli.app import command_line, examples, usual
 from regweave.cli.options import (
     JsonOption,
     RulesOption,
@@ -39,13 +39,16 @@ app.add_typer(clinic, name="clinic")
 
 
 @app.command(
+    cls=usual(
+        "output overwrite strict rtstruct structures series name_map guide model init rigid check workers resume"
+    ),
     epilog=examples(
         "regweave contours planning/ today/ -o result",
         "regweave contours planning/ today/ -o result --rtstruct plan.dcm",
         "regweave contours planning/ today/ -o result --structures Parotid_L,Cord",
         "regweave contours planning/ today/ -o result --init registration.dcm",
         "regweave contours fractions.csv -o results --workers 4",
-    )
+    ),
 )
 def contours(
     plan: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.app import command_line, examples
+from regweave.cli.app import command_line, examples, usual
 from regweave.cli.options import ClusterOptions, JsonOption, QuietOption, StrictOption, from_fields, parse_values
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled, RegweaveError, UsageError
@@ -24,10 +24,13 @@ app = command_line()
 
 
 @app.command(
+    cls=usual(
+        "output resume pages strict quiet models baselines preset config train_pairs label_names classes workers device"
+    ),
     epilog=examples(
         "regweave evaluate test.csv -o out --model weights.json",
         "regweave evaluate test.csv -o out --baselines --train-pairs train.csv",
-    )
+    ),
 )
 @partial(from_fields, rare=True)
 def evaluate(

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from regweave.cli.app import command_line, examples, words
+from regweave.cli.app import command_line, examples, usual, words
 from regweave.cli.options import (
     FixedMaskOption,
     FixedModalityOption,
@@ -53,6 +53,10 @@ app = command_line()
 
 
 @app.command(
+    cls=usual(
+        "output overwrite strict moving_labels fixed_labels fixed_mask moving_mask preset model init "
+        "transform guide rigid check"
+    ),
     options_metavar="-o FOLDER [OPTIONS]",
     epilog=examples(
         "regweave register later.nii.gz planning.nii.gz -o result --init affine",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regweave.cli.app import command_line, examples
+from regweave.cli.app import command_line, examples, usual
 from regweave.cli.models import as_dict, as_text
 from regweave.cli.options import (
     ClusterOptions,
@@ -40,12 +40,13 @@ app = command_line()
 
 
 @app.command(
+    cls=usual("output resume overwrite preset config method classes folds label_names predictor workers device quiet"),
     epilog=examples(
         "regweave train train.csv -o weights.json",
         "regweave train train.csv -o weights.json --classes 1,2 --workers 8",
         "regweave train train.csv -o weights.json --resume",
         "regweave train train.csv -o weights.zip --predictor auto",
-    )
+    ),
 )
 def train(
     pairs: Annotated[Path, typer.Argument(help="List of pairs with masks.", metavar="PAIRS.csv")],

@@ -1,7 +1,7 @@
 """Propagated contours against simulated follow-ups with known truth, beside other programs: accuracy, time, judge.
 
     python benchmark/clinic.py --cases FOLDER --tools FOLDER [--case eclipse_ent] [--seeds 1 2 3] [--peers plastimatch]
-        [--peer-python PYTHON]
+        [--peer-python PYTHON] [--threads 1]
 
 ``--cases`` holds a folder for each case with a series, ``ct/`` or ``mr/``, and ``rtstruct.dcm``; ``--tools`` holds
 make_dicom_followup.py and check_rtstruct.py. Structures made from a dose are left out of all rows, as the program
@@ -54,13 +54,14 @@ res=2 2 1
 
 @dataclass(frozen=True)
 class Task:
-    """A planning case with its structure set, today's series, a folder for results, the interpreter of peers."""
+    """A planning case with its structure set, today's series, a folder for results, interpreter of peers, threads."""
 
     case: Path
     rtstruct: Path
     today: Path
     out: Path
     python: str
+    threads: list[str]
 
     @property
     def plan(self) -> Path:
@@ -87,6 +88,7 @@ def ours(task: Task) -> dict[str, float]:
     """Run ``regweave contours``."""
     rtstruct, today, out = task.rtstruct, task.today, task.out
     words = [sys.executable, "-m", "regweave", "contours", str(task.plan), str(today), "-o", str(out / "result")]
+    words += task.threads
     spent = timed([*words, "--rtstruct", str(rtstruct), "--quiet"], out / "log.txt")
     (out / "result" / "rtstruct.dcm").rename(out / "rtstruct.dcm")
     return spent
@@ -177,6 +179,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=[])
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter with itk-elastix and antspyx")
+    parser.add_argument("--threads", type=int, help="of ours")
     rows_of = "rows; those that are there are not run again"
     parser.add_argument("--output", type=Path, default=Path("clinic.json"), help=rows_of)
     parser.add_argument("--name", default="clinic", help="of the result")
@@ -207,6 +210,7 @@ def one_seed(given: argparse.Namespace, seed: int, methods: list[str]) -> list[d
     """Make a follow-up, run methods on it, print and return their rows."""
     case, rows = given.cases / given.case, []
     rtstruct = case / given.rtstruct
+    threads = ["--threads", str(given.threads)] if given.threads else []
     with tempfile.TemporaryDirectory() as folder:
         followup = Path(folder) / "followup"
         make = [sys.executable, str(given.tools / "make_dicom_followup.py"), str(series_of(case)), str(rtstruct)]
@@ -214,7 +218,7 @@ def one_seed(given: argparse.Namespace, seed: int, methods: list[str]) -> list[d
         for method in methods:
             out = Path(folder) / method
             out.mkdir()
-            spent = METHODS[method](Task(case, rtstruct, followup / "ct", out, given.peer_python))
+            spent = METHODS[method](Task(case, rtstruct, followup / "ct", out, given.peer_python, threads))
             ours_here = method == "regweave"
             found = judged(given.tools, out, rtstruct, followup) if ours_here else judged_masks(out, followup)
             rows.append({"case": given.case, "seed": seed, "method": method, **spent, **found})

@@ -152,6 +152,13 @@ def test_repr_is_short_and_the_card_has_a_picture(result):
     assert len(card) < 400_000
 
 
+def test_completion_offers_what_a_user_needs(result):
+    names = [name for name in dir(result) if not name.startswith("_")]
+    assert {"transform", "warped", "dice", "structures", "table", "plot", "save", "report", "verdict"} <= {*names}
+    assert not {"model_dump", "copy", "json", "with_command", "write_files", "release_images"} & {*names}
+    assert all(hasattr(result, name) for name in names)
+
+
 def test_the_card_escapes_names(result):
     from dataclasses import replace
 

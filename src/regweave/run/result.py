@@ -80,6 +80,10 @@ class WeightRows(RecordPart):
         return self
 
 
+# Parts of commands; completion offers neither these nor what every record has.
+INNER = {*"guided_score judged_score release_images with_command with_surfaces write_files write_page".split()}
+
+
 class Result(RecordPart):
     """Result of one registration: its images and transforms, and all that ``result.json`` holds.
 
@@ -162,6 +166,9 @@ class Result(RecordPart):
 
     def __str__(self) -> str:
         return repr(self)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - {*dir(RecordPart)} - INNER)
 
     def _title(self) -> str:
         return f"Registration · {self.provenance.headline()}"

@@ -81,7 +81,9 @@ class WeightRows(RecordPart):
 
 
 # Parts of commands; completion offers neither these nor what every record has.
-INNER = {*"guided_score judged_score release_images with_command with_surfaces write_files write_page".split()}
+INNER = {
+    "guided_score", "judged_score", "release_images", "with_command", "with_surfaces", "write_files", "write_page",
+}  # fmt: skip
 
 
 class Result(RecordPart):

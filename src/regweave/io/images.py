@@ -18,6 +18,7 @@ from regweave.io import nifti, textheader
 from regweave.io.dicom.parse import holds_dicom, looks_like_dicom
 from regweave.io.dicom.series import choose_series, read_series
 from regweave.io.disk.files import is_file, is_folder, open_file, stem_of, suffix_of
+from regweave.io.disk.text import some
 from regweave.io.geometry import affine_of, make_geometry, ras_to_lps, shear_angle
 from regweave.io.labels import list_names, read_names, require_names
 from regweave.io.libraries import sitk
@@ -43,7 +44,6 @@ FORMAT_OF: dict[str, Format] = {
 }
 """Formats by suffix; files of DICOM have any."""
 HEAD_BYTES = 4096
-LISTED = 5  # Images that the message about a folder with several names
 
 
 def read_image(
@@ -223,7 +223,7 @@ def _only(folder: Path) -> Path:
     if not images:
         message = f"'{folder}' is a folder without an image file ({', '.join(FORMAT_OF)}) or DICOM series"
         raise RegweaveError("E101", message, "name the image, or a folder of DICOM slices")
-    listed = ", ".join(path.name for path in images[:LISTED]) + (" …" if len(images) > LISTED else "")
+    listed = some([path.name for path in images])
     message = f"'{folder}' is a folder with {len(images)} images, one is needed: {listed}"
     raise RegweaveError("E101", message, "name the file that is meant")
 

@@ -104,7 +104,18 @@ def write_image(path: str | Path, volume: Volume, dtype: DTypeLike | None = None
 
     Integers are rounded to the nearest and must fit.
     """
-    _write(path, _cast(volume.data, dtype), volume.geometry)
+    data, target = volume.data, np.dtype(np.float32 if dtype is None else dtype)
+    if target.kind not in "iu":
+        _write(path, data.astype(target, copy=False), volume.geometry)
+        return
+    low, high, limits = np.rint(data.min()), np.rint(data.max()), np.iinfo(target)
+    if low < limits.min or high > limits.max:
+        message = f"values {low:g} to {high:g} do not fit {target}"
+        raise UsageError("E152", message, "write float32 or a wider integer type")
+    result = np.empty(data.shape, dtype=target)
+    for plane, values in zip(result, data, strict=True):  # a rounded copy of a large image may not fit
+        plane[...] = np.rint(values)
+    _write(path, result, volume.geometry)
 
 
 def write_labels(path: str | Path, labels: LabelMap) -> None:
@@ -125,9 +136,8 @@ def write_displacement(path: str | Path, field: Field, ends: Ends | None = None)
         image = nibabel_image(vectors[:, :, :, np.newaxis, :], field.geometry)
         image.header.set_intent(VECTOR_INTENT)
         if ends is not None:
-            image.header.extensions.append(
-                nib.nifti1.Nifti1Extension(COMMENT, f"{KEY} {to_line(ends)}".encode("ascii"))
-            )
+            line = f"{KEY} {to_line(ends)}".encode("ascii")
+            image.header.extensions.append(nib.nifti1.Nifti1Extension(COMMENT, line))
         save_nifti(path, image)
         return
     image = field.to_sitk()
@@ -137,26 +147,12 @@ def write_displacement(path: str | Path, field: Field, ends: Ends | None = None)
     _save_itk(path, image)
 
 
-def _cast(data: NDArray[Any], dtype: DTypeLike | None) -> NDArray[Any]:
-    target = np.dtype(np.float32 if dtype is None else dtype)
-    if target.kind not in "iu":
-        return data.astype(target, copy=False)
-    low, high, limits = np.rint(data.min()), np.rint(data.max()), np.iinfo(target)
-    if low < limits.min or high > limits.max:
-        message = f"values {low:g} to {high:g} do not fit {target}"
-        raise UsageError("E152", message, "write float32 or a wider integer type")
-    result = np.empty(data.shape, dtype=target)
-    for plane, values in zip(result, data, strict=True):  # a rounded copy of a large image may not fit
-        plane[...] = np.rint(values)
-    return result
-
-
 def _write(path: str | Path, data: NDArray[Any], geometry: Geometry) -> None:
     path = Path(path)
     if suffix_of(path) in {".nii", ".nii.gz"}:
         save_nifti(path, nibabel_image(data, geometry))
-        return
-    _save_itk(path, sitk_image(data, geometry))
+    else:
+        _save_itk(path, sitk_image(data, geometry))
 
 
 def sitk_image(data: NDArray[Any], geometry: Geometry) -> Any:
@@ -179,9 +175,8 @@ def nibabel_image(data: NDArray[Any], geometry: Geometry) -> Any:
 def ants_image(data: NDArray[Any], geometry: Geometry) -> Any:
     """Return the image of ANTsPy, or raise E158 where ANTsPy is not installed."""
     if not extras.installed("ants"):
-        raise UsageError(
-            "E158", "an image of ANTsPy needs the package ants, which is not installed", "pip install antspyx"
-        )
+        message = "an image of ANTsPy needs the package ants, which is not installed"
+        raise UsageError("E158", message, "pip install antspyx")
     if data.dtype.kind in "iu":  # ANTsPy has two types for whole numbers
         data = data.astype(np.uint8 if data.max(initial=0) < 256 else np.uint32)
     place = (geometry.origin_mm.tolist(), geometry.spacing_mm.tolist(), geometry.direction)

@@ -11,7 +11,7 @@ from regweave.io.dicom import parse as dcm
 from regweave.io.dicom.series import Series, directions, require_bits
 from regweave.io.dicom.write import new_object, reference, save
 from regweave.io.disk.files import damaged
-from regweave.io.geometry import make_geometry
+from regweave.io.geometry import affine_of, make_geometry
 from regweave.io.stored import volume_shape
 from regweave.types import Float64Array, Geometry, Identity, Volume
 
@@ -50,7 +50,9 @@ def read_dose(path: str | Path) -> Dose:
         )
         shape = volume_shape((columns, rows, frames), subject)
         geometry, upwards = _geometry(data, shape, subject)
-        if bits not in (16, 32) or dcm.number(data, "SamplesPerPixel", 1, subject) != 1 or _packed(data):
+        syntax = data.file_meta.get("TransferSyntaxUID", None)
+        packed = syntax is not None and (bool(syntax.is_encapsulated) or not syntax.is_little_endian)
+        if bits not in (16, 32) or dcm.number(data, "SamplesPerPixel", 1, subject) != 1 or packed:
             message = f"{subject} has compressed pixels, colour or {bits} bits, read are plain 16 and 32"
             raise RegweaveError("E163", message, "export the dose uncompressed")
         require_bits(data, subject)
@@ -83,11 +85,6 @@ def read_dose(path: str | Path) -> Dose:
         )
 
 
-def _packed(data: Any) -> bool:
-    syntax = data.file_meta.get("TransferSyntaxUID", None)
-    return syntax is not None and (bool(syntax.is_encapsulated) or not syntax.is_little_endian)
-
-
 def _geometry(data: Any, shape: tuple[int, int, int], subject: str) -> tuple[Geometry, bool]:
     """Place the planes; offsets may be distances from the first plane or, in axial doses, positions along z."""
     origin = dcm.numbers(data, "ImagePositionPatient", 3, subject)
@@ -110,9 +107,7 @@ def _geometry(data: Any, shape: tuple[int, int, int], subject: str) -> tuple[Geo
     if step == 0 or np.abs(steps - step).max() > 0.02 * abs(step):
         raise RegweaveError("E113", f"{subject} has uneven or equal planes", "export the dose on an even grid")
     start: Float64Array = origin + normal * min(offsets[-1], 0.0)
-    affine = np.eye(4)
-    affine[:3, 0], affine[:3, 1], affine[:3, 2] = row * across, column * down, normal * abs(step)
-    affine[:3, 3] = start
+    affine = affine_of(np.stack([row * across, column * down, normal * abs(step)], axis=1), start)
     return make_geometry(shape, affine, subject), step > 0
 
 

@@ -11,6 +11,7 @@ from regweave.io.dicom.parse import ObjectFile, scan
 from regweave.io.dicom.reg import read_reg
 from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series
 from regweave.io.dicom.series import Series, list_series, read_series
+from regweave.io.disk.text import some
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,8 @@ def overview(folder: Path) -> tuple[OverviewEntry, ...]:
     if found.localisers:
         entries.append(OverviewEntry(f"{found.localisers} localisers, left out", {"kind": "localiser"}))
     if found.empty:
-        shown = ", ".join(found.empty[:5]) + (" …" if len(found.empty) > 5 else "")
         facts = {"kind": "empty", "number": len(found.empty)}
-        entries.append(OverviewEntry(f"{len(found.empty)} files without a byte, left out: {shown}", facts))
+        entries.append(OverviewEntry(f"{len(found.empty)} files without a byte, left out: {some(found.empty)}", facts))
     entries += [_object(one, readable) for one in found.objects]
     patients = len({entry.facts["patient"] for entry in entries if "patient" in entry.facts})
     if patients > 1:

@@ -14,7 +14,7 @@ from regweave.io.dicom.parse import guarded, identity_in, items, numbers, read_d
 from regweave.io.dicom.series import Series, directions
 from regweave.io.dicom.write import item, new_object, references, save
 from regweave.io.disk.files import damaged
-from regweave.io.geometry import make_geometry
+from regweave.io.geometry import affine_of, make_geometry
 from regweave.io.transforms.itk import ANYWHERE, require_matrix, require_sense
 from regweave.types import Field, Float32Array, Float64Array, Geometry, Identity, Transform
 
@@ -99,23 +99,18 @@ def _matrix(step: Any, subject: str, *, mirror: bool = False) -> Float64Array:
     turns = np.allclose(turn.T @ turn, np.eye(3), atol=RIGID_ERROR) and (mirror or np.linalg.det(turn) > 0)
     if kind not in ("RIGID", "RIGID_SCALE", "AFFINE") or (kind != "AFFINE" and not turns):
         scales = ", ".join(f"{n:.4g}" for n in np.linalg.norm(matrix[:3, :3], axis=0))
-        message = (
-            f"a matrix of {subject} is not of the type that it states, "
-            f"{kind if kind.isascii() and len(kind) <= 16 else 'an unknown one'}: "
-            f"it has scales {scales} and the determinant {np.linalg.det(matrix[:3, :3]):.4g}"
-        )
-        raise RegweaveError(
-            "E124", message, "export the registration again, or state the type AFFINE where it is meant"
-        )
+        stated = kind if kind.isascii() and len(kind) <= 16 else "an unknown one"
+        message = f"a matrix of {subject} is not of the type that it states, {stated}: "
+        message += f"it has scales {scales} and the determinant {np.linalg.det(matrix[:3, :3]):.4g}"
+        hint = "export the registration again, or state the type AFFINE where it is meant"
+        raise RegweaveError("E124", message, hint)
     return matrix
 
 
 def _deformable(data: Any, subject: str) -> tuple[Transform, str]:
     """Return the map ``post · (pre · x + v(x))`` as ``post · pre · (x + pre⁻¹ v(x))``, and its source frame."""
-    found = [
-        (one, items(one, "DeformableRegistrationGridSequence")) for one in items(data, "DeformableRegistrationSequence")
-    ]
-    gridded = [(one, grid[0]) for one, grid in found if grid]
+    every = items(data, "DeformableRegistrationSequence")
+    gridded = [(one, grid[0]) for one in every if (grid := items(one, "DeformableRegistrationGridSequence"))]
     if len(gridded) != 1:
         message = f"{subject} has {len(gridded)} grids of vectors, one is needed"
         raise RegweaveError("E164", message, "export the registration of two series alone")
@@ -127,7 +122,11 @@ def _deformable(data: Any, subject: str) -> tuple[Transform, str]:
         # MIM stores planes downwards and mends it with a mirror: the matrix is the place of the grid, not of points.
         geometry = Geometry(geometry.shape, pre @ geometry.affine)
         pre = np.eye(4)
-    geometry, vectors = _right_handed(geometry, vectors)
+    if np.linalg.det(geometry.affine[:3, :3]) < 0:  # the planes of a left-handed grid are turned around
+        affine = geometry.affine.copy()
+        affine[:3, 3] = geometry.points(np.array([0.0, 0.0, geometry.shape[2] - 1.0]))
+        affine[:3, 2] = -affine[:3, 2]
+        geometry, vectors = Geometry(geometry.shape, affine), np.ascontiguousarray(vectors[:, :, :, ::-1])
     turned = np.einsum("ij,jxyz->ixyz", np.linalg.inv(pre)[:3, :3], vectors).astype(np.float32)
     require_sense(turned, geometry, subject)
     matrix = require_matrix(post @ pre, f"the matrices of {subject}")
@@ -149,9 +148,7 @@ def _grid(grid: Any, subject: str) -> tuple[Geometry, Float32Array]:
     if min(shape) < 2 or (steps <= 0).any() or not isinstance(raw, bytes) or len(raw) != 12 * count:
         held = len(raw) if isinstance(raw, bytes) else 0
         raise damaged(subject, f"a grid of {shape} needs {12 * count} bytes of vectors, {held} are there")
-    affine = np.eye(4)
-    axes = np.stack([row, column, np.cross(row, column)], axis=1)
-    affine[:3, :3], affine[:3, 3] = axes * steps, origin
+    affine = affine_of(np.stack([row, column, np.cross(row, column)], axis=1) * steps, origin)
     x, y, z = shape
     vectors = np.frombuffer(raw, dtype="<f4").reshape(z, y, x, 3).transpose(3, 2, 1, 0).astype(np.float32)
     return make_geometry((x, y, z), affine, subject), _filled(vectors, subject)
@@ -168,16 +165,6 @@ def _filled(vectors: Float32Array, subject: str) -> Float32Array:
     notices.warn(f"W226: {subject} leaves {share:.1%} of its grid undefined; the nearest vectors are used there")
     nearest = ndimage.distance_transform_edt(~known, return_distances=False, return_indices=True)
     return np.ascontiguousarray(vectors[:, nearest[0], nearest[1], nearest[2]])
-
-
-def _right_handed(geometry: Geometry, vectors: Float32Array) -> tuple[Geometry, Float32Array]:
-    """Turn the planes of a left-handed grid around."""
-    if np.linalg.det(geometry.affine[:3, :3]) > 0:
-        return geometry, vectors
-    affine = geometry.affine.copy()
-    affine[:3, 3] = geometry.points(np.array([0.0, 0.0, geometry.shape[2] - 1.0]))
-    affine[:3, 2] = -affine[:3, 2]
-    return Geometry(geometry.shape, affine), np.ascontiguousarray(vectors[:, :, :, ::-1])
 
 
 RIGID, DEFORMABLE = "1.2.840.10008.5.1.4.1.1.66.1", "1.2.840.10008.5.1.4.1.1.66.3"
@@ -199,32 +186,37 @@ def write_reg_deformable(
     series has no frame of reference.
     """
     _require_frames(today, planning)
+    scan = today.image.geometry
+    # Half a voxel more on each side than the voxels of the image.
+    reach, corners = np.abs(scan.affine[:3, :3]).sum(axis=1) / 2, scan.corners_mm()
+    low, high = np.round(corners.min(axis=0) - reach, 3), corners.max(axis=0) + reach
+    every = int(np.prod(scan.shape))
+    flat = np.arange(0, every, max(1, every // MOST_CHECKED))
+    points = scan.points(np.stack(np.unravel_index(flat, scan.shape), axis=-1).astype(np.float64))
     for spacing in SPACINGS_MM if spacing_mm is None else (spacing_mm,):
-        geometry, vectors, error = _sampled(transform, today.image.geometry, spacing)
+        x, y, z = (np.ceil((high - low) / spacing).astype(int) + 1).clip(2).tolist()
+        geometry = Geometry((x, y, z), affine_of(np.diag([spacing] * 3), low))
+        places = geometry.points(np.moveaxis(np.indices(geometry.shape, dtype=np.float64), 0, -1))
+        vectors = np.moveaxis(transform(places) - places, -1, 0).astype(np.float32)
+        index = ((points - geometry.origin_mm) / geometry.spacing_mm).T
+        found = np.stack([ndimage.map_coordinates(v, index, order=1, mode="nearest") for v in vectors], axis=-1)
+        error = float(np.linalg.norm(transform(points) - points - found, axis=1).max())
         if error <= GOOD_ENOUGH_MM or vectors.size > MOST_NUMBERS:
             break
     with guarded("the registration"):
         data = _common(today, planning, DEFORMABLE, "Deformable registration, not approved")
-        identity = item(
-            FrameOfReferenceTransformationMatrixType="RIGID", FrameOfReferenceTransformationMatrix=_digits(np.eye(4))
-        )
+        identity = _step(np.eye(4), "RIGID")
         grid = item(
             ImagePositionPatient=[f"{v:.6f}"[:16] for v in geometry.origin_mm],
-            ImageOrientationPatient=["1", "0", "0", "0", "1", "0"],
-            GridDimensions=list(geometry.shape),
+            ImageOrientationPatient=["1", "0", "0", "0", "1", "0"], GridDimensions=list(geometry.shape),
             GridResolution=[float(v) for v in geometry.spacing_mm],
             VectorGridData=np.ascontiguousarray(vectors.transpose(3, 2, 1, 0), dtype="<f4").tobytes(),
-        )
-        data.DeformableRegistrationSequence = [
-            item(
-                ReferencedImageSequence=references(planning),
-                SourceFrameOfReferenceUID=planning.frame_uid,
-                DeformableRegistrationGridSequence=[grid],
-                PreDeformationMatrixRegistrationSequence=[identity],
-                PostDeformationMatrixRegistrationSequence=[identity],
-                RegistrationTypeCodeSequence=[_code()],
-            )
-        ]
+        )  # fmt: skip
+        data.DeformableRegistrationSequence = [item(
+            ReferencedImageSequence=references(planning), SourceFrameOfReferenceUID=planning.frame_uid,
+            DeformableRegistrationGridSequence=[grid], PreDeformationMatrixRegistrationSequence=[identity],
+            PostDeformationMatrixRegistrationSequence=[identity], RegistrationTypeCodeSequence=[_code()],
+        )]  # fmt: skip
     save(path, data)
     return error
 
@@ -253,13 +245,11 @@ def _require_frames(today: Series, planning: Series) -> None:
 
 
 def _item(series: Series, matrix: Float64Array, kind: str) -> Any:
-    step = item(FrameOfReferenceTransformationMatrixType=kind, FrameOfReferenceTransformationMatrix=_digits(matrix))
-    part = item(MatrixSequence=[step], RegistrationTypeCodeSequence=[_code()])
+    part = item(MatrixSequence=[_step(matrix, kind)], RegistrationTypeCodeSequence=[_code()])
     return item(
-        ReferencedImageSequence=references(series),
-        FrameOfReferenceUID=series.frame_uid,
+        ReferencedImageSequence=references(series), FrameOfReferenceUID=series.frame_uid,
         MatrixRegistrationSequence=[part],
-    )
+    )  # fmt: skip
 
 
 def _common(today: Series, planning: Series, class_uid: str, description: str) -> Any:
@@ -283,33 +273,6 @@ def _code() -> Any:
     return item(CodeValue="125024", CodingSchemeDesignator="DCM", CodeMeaning="Image Content-based Alignment")
 
 
-def _digits(matrix: Float64Array) -> list[str]:
-    return [f"{0.0 if abs(v) < 1e-12 else v:.9g}" for v in matrix.ravel()]
-
-
-def _sampled(transform: Transform, today: Geometry, spacing_mm: float) -> tuple[Geometry, Float32Array, float]:
-    """Vectors on an axial grid, and how far their interpolation is from the transform at most."""
-    grid = _axial(today, spacing_mm)
-    places = grid.points(np.moveaxis(np.indices(grid.shape, dtype=np.float64), 0, -1))
-    vectors = np.moveaxis(transform(places) - places, -1, 0).astype(np.float32)
-    return grid, vectors, _fit_error(transform, vectors, grid, today)
-
-
-def _axial(geometry: Geometry, spacing_mm: float) -> Geometry:
-    """Return a grid along the LPS axes around all voxels of an image, half a voxel more on each side."""
-    reach = np.abs(geometry.affine[:3, :3]).sum(axis=1) / 2
-    corners = geometry.corners_mm()
-    low, high = np.round(corners.min(axis=0) - reach, 3), corners.max(axis=0) + reach
-    x, y, z = (np.ceil((high - low) / spacing_mm).astype(int) + 1).clip(2).tolist()
-    affine = np.diag([spacing_mm, spacing_mm, spacing_mm, 1.0])
-    affine[:3, 3] = low
-    return Geometry((x, y, z), affine)
-
-
-def _fit_error(transform: Transform, vectors: Float32Array, grid: Geometry, today: Geometry) -> float:
-    every = int(np.prod(today.shape))
-    flat = np.arange(0, every, max(1, every // MOST_CHECKED))
-    points = today.points(np.stack(np.unravel_index(flat, today.shape), axis=-1).astype(np.float64))
-    index = ((points - grid.origin_mm) / grid.spacing_mm).T
-    found = np.stack([ndimage.map_coordinates(v, index, order=1, mode="nearest") for v in vectors], axis=-1)
-    return float(np.linalg.norm(transform(points) - points - found, axis=1).max())
+def _step(matrix: Float64Array, kind: str) -> Any:
+    digits = [f"{0.0 if abs(v) < 1e-12 else v:.9g}" for v in matrix.ravel()]
+    return item(FrameOfReferenceTransformationMatrixType=kind, FrameOfReferenceTransformationMatrix=digits)

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from regweave.io.dicom import parse as dcm
 from regweave.io.dicom.series import DicomSlice, Series
 from regweave.io.dicom.write import STUDY_CLASS, item, new_object, reference, references, save
 from regweave.io.disk.files import damaged
+from regweave.io.disk.text import some
 from regweave.types import PALETTE, Colour, Contour, Float64Array, LeftOut, Structure, StructureSet
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
@@ -50,7 +52,11 @@ def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool =
         if not allow_id_mismatch:
             dcm.require_same_patient(dcm.identity_in(data), series.identity, f"{subject} and its series")
         drawn, left_out = _structures(data, series, subject)
-        _check_references(data, series, subject)
+        listed = _referenced(data)
+        if listed and series.identity.series_uid not in listed:
+            notices.warn(
+                f"W224: {subject} was drawn on another series of the same frame of reference; placed by position"
+            )
         label, uid = dcm.text(data, "StructureSetLabel"), dcm.text(data, "SOPInstanceUID")
         identity = dcm.identity_in(data)
     if not drawn:
@@ -93,12 +99,6 @@ def _referenced(data: Any) -> frozenset[str]:
     return frozenset(filter(None, (dcm.text(one, "SeriesInstanceUID") for one in listed)))
 
 
-def _check_references(data: Any, series: Series, subject: str) -> None:
-    listed = _referenced(data)
-    if listed and series.identity.series_uid not in listed:
-        notices.warn(f"W224: {subject} was drawn on another series of the same frame of reference; placed by position")
-
-
 def _numbers(rois: Sequence[Any], subject: str) -> list[int]:
     counted = [dcm.integer(roi, "ROINumber", None, subject) for roi in rois]
     if len(rois) > MOST_STRUCTURES:
@@ -138,20 +138,18 @@ def _structures(data: Any, series: Series, subject: str) -> tuple[list[Structure
     unlisted = sorted(number for number, drawn in drawings.items() if drawn and number not in counted)
     left_out += [LeftOut(f"ROI {number}", "contours of a number that no structure has") for number in unlisted]
     if joined:
-        notices.warn(f"W246: {subject} draws a structure in several items, which are joined: {_listed(joined)}")
+        notices.warn(f"W246: {subject} draws a structure in several items, which are joined: {some(joined)}")
     if unlisted:
-        numbers_ = _listed([str(number) for number in unlisted])
-        notices.warn(f"W246: {subject} has contours of numbers that no structure has, left out: {numbers_}")
+        found_ = some(list(map(str, unlisted)))
+        notices.warn(f"W246: {subject} has contours of numbers that no structure has, left out: {found_}")
     if placer.snapped:
         most = max(placer.snapped.values())
         notices.warn(
             f"W245: contours of {subject} lie between the slices, by up to {most:.2f} mm; each is put on the nearest "
-            f"slice: {_listed(list(placer.snapped))}"
+            f"slice: {some(list(placer.snapped))}"
         )
     if aside:
-        notices.warn(
-            f"W235: contours of {subject} {BESIDE} and are left out: {_listed(aside)}; was the set drawn on it?"
-        )
+        notices.warn(f"W235: contours of {subject} {BESIDE} and are left out: {some(aside)}; was the set drawn on it?")
     if strangers and strangers == len(rois):
         message = f"{subject} was drawn in another frame of reference than that of the series"
         raise RegweaveError("E160", message, "give the series it was drawn on, or a registration between the frames")
@@ -171,7 +169,7 @@ def _names(rois: list[Any], counted: list[int], subject: str) -> list[str]:
     if mended:
         notices.warn(
             f"W230: {subject} has {len(mended)} names that DICOM does not allow (1 to {LONGEST_NAME} characters, no "
-            f"backslash, no control characters); they are read as: {_listed(mended)}"
+            f"backslash, no control characters); they are read as: {some(mended)}"
         )
     return names
 
@@ -184,10 +182,6 @@ def _drawings(data: Any, subject: str) -> dict[int, list[Any]]:
     return found
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
-
-
 def _colour(drawn: list[Any], subject: str) -> Colour | None:
     """Return the stated colour; None if it is invalid."""
     for one in drawn:
@@ -197,11 +191,14 @@ def _colour(drawn: list[Any], subject: str) -> Colour | None:
     return None
 
 
+Planes = dict[int, list[tuple[float, Float64Array]]]  # contours by slice, each with its position along the normal
+
+
 class _Placer:
     """Contours put on the slices of a series by their geometry."""
 
     def __init__(self, series: Series) -> None:
-        self.grid, self.normal = series.grid, series.grid.normal
+        self.grid, self.normal, self.axes = series.grid, series.grid.normal, (series.grid.row, series.grid.column)
         self.corners = [one.position_mm for one in series.slices]
         (x, y), (across, down) = self.grid.size, self.grid.spacing_mm
         opposite = self.corners + x * across * self.grid.row + y * down * self.grid.column
@@ -215,7 +212,7 @@ class _Placer:
     def place(self, empty: Structure, contours: list[Any], subject: str) -> tuple[Structure, list[str]]:
         if not contours:
             return empty, ["no contours"]
-        closed: dict[int, list[tuple[float, Float64Array]]] = defaultdict(list)
+        closed: Planes = defaultdict(list)
         points, short, counts = [], [], dict.fromkeys(("open", "off", "flat", "beside"), 0)
         for contour in contours:
             kind, data = dcm.text(contour, "ContourGeometricType"), _points(contour, subject)
@@ -226,8 +223,7 @@ class _Placer:
             elif len(data) < 3:
                 short.append(data)
             else:
-                self._require_near(data, subject)
-                self._add(closed, data, counts)
+                self._add(closed, data, counts, subject)
         if not closed and not counts["off"] and short and all(len(one) == 1 for one in short):
             points, short = points + [one[0] for one in short], []
         k, most = max(((k, len(found)) for k, found in closed.items()), key=lambda one: one[1], default=(0, 0))
@@ -237,58 +233,39 @@ class _Placer:
         drawn, doubled, away = self._contours(closed)
         if away:
             self.snapped[empty.name] = away
-        reasons = [
-            f"{count} contours {why}"
-            for count, why in (
-                (counts["open"], "are open lines, which are not carried over"),
-                (len(short), "have fewer than three points"),
-                (counts["off"], "lie beyond or between the slices of the series"),
-                (counts["beside"], BESIDE),
-                (counts["flat"], "do not lie in a plane of the series"),
-                (doubled, "share a slice with contours that lie nearer to it, or repeat one"),
-            )
-            if count
-        ]
-        made = Structure(
-            empty.number, empty.name, empty.kind, empty.colour, tuple(drawn), np.reshape(points, (-1, 3)).astype(float)
-        )
-        return made, reasons
+        left = {
+            "are open lines, which are not carried over": counts["open"], "have fewer than three points": len(short),
+            "lie beyond or between the slices of the series": counts["off"], BESIDE: counts["beside"],
+            "do not lie in a plane of the series": counts["flat"],
+            "share a slice with contours that lie nearer to it, or repeat one": doubled,
+        }  # fmt: skip
+        made = replace(empty, contours=tuple(drawn), points=np.reshape(points, (-1, 3)).astype(float))
+        return made, [f"{count} contours {why}" for why, count in left.items() if count]
 
-    def _add(
-        self, closed: dict[int, list[tuple[float, Float64Array]]], data: Float64Array, counts: dict[str, int]
-    ) -> None:
-        along = data @ self.normal
-        k = int(np.argmin(np.abs(self.along - along.mean())))
-        if np.ptp(along) > max(FLAT * self.gap[k], 0.05):
-            counts["flat"] += 1
-        elif abs(self.along[k] - along.mean()) > 0.5 * self.gap[k] + 1e-3:
-            counts["off"] += 1
-        elif self._beside(data, k):
-            counts["beside"] += 1
-        else:
-            closed[k].append((float(along.mean()), data))
-
-    def _require_near(self, data: Float64Array, subject: str) -> None:
-        """Raise E123 for a point that no scanner's table bears."""
+    def _add(self, closed: Planes, data: Float64Array, counts: dict[str, int], subject: str) -> None:
+        """Put a contour on the nearest slice, or count why it is left out; E123 for a point far from the series."""
         far = np.maximum(self.low - data, data - self.high).max(axis=1)
         if far.max() > FAR_MM:
             k = int(np.argmax(far))
             point = ", ".join(f"{v:g}" for v in data[k])
-            message = f"{subject}: point {k + 1} of a contour, ({point}) mm, is over {FAR_MM:g} mm beside the series"
-            raise RegweaveError("E123", message, "correct the contour, or leave the structure out of the export")
-
-    def _beside(self, data: Float64Array, k: int) -> bool:
-        """Whether a contour is wholly to one side of its image."""
+            what = f"point {k + 1} of a contour, ({point}) mm, is over {FAR_MM:g} mm beside the series"
+            hint = "correct the contour, or leave the structure out of the export"
+            raise RegweaveError("E123", f"{subject}: {what}", hint)
+        along = data @ self.normal
+        k = int(np.argmin(np.abs(self.along - along.mean())))
         away = data - self.corners[k]
-        for axis, step, count in zip(
-            (self.grid.row, self.grid.column), self.grid.spacing_mm, self.grid.size, strict=True
-        ):
-            index = away @ axis / step
-            if index.max() < -0.5 or index.min() > count - 0.5:
-                return True
-        return False
+        index = np.stack([away @ axis / step for axis, step in zip(self.axes, self.grid.spacing_mm, strict=True)])
+        beside = (index.max(axis=1) < -0.5) | (index.min(axis=1) > np.array(self.grid.size) - 0.5)
+        if np.ptp(along) > max(FLAT * self.gap[k], 0.05):
+            counts["flat"] += 1
+        elif abs(self.along[k] - along.mean()) > 0.5 * self.gap[k] + 1e-3:
+            counts["off"] += 1
+        elif beside.any():  # wholly to one side of its image
+            counts["beside"] += 1
+        else:
+            closed[k].append((float(along.mean()), data))
 
-    def _contours(self, closed: dict[int, list[tuple[float, Float64Array]]]) -> tuple[list[Contour], int, float]:
+    def _contours(self, closed: Planes) -> tuple[list[Contour], int, float]:
         """Of several planes that fall on one slice the nearest is kept, and a contour that is there twice once.
 
         Returns contours, how many were left out, and the largest distance from a slice that is more than rounding.
@@ -344,27 +321,46 @@ def write_rtstruct(
         raise RegweaveError("E165", "no structure has a contour on this series", "look at the registration")
     called = checked_names(drawn, names or {})
     require_identifiers(series)
+    now = datetime.now()
     with dcm.guarded("the structure set"):
         data = new_object(series, RTSTRUCT, "RTSTRUCT", "Propagated contours, not approved")
-        _describe(data, series, source)
-        number = iter(range(1, 1 << 31))
-        data.StructureSetROISequence = [
-            _roi(one, called[one.number], data, (remarks or {}).get(one.number, "")) for one in drawn
-        ]
-        data.ROIContourSequence = [
-            _drawing(one, series, number, PALETTE[k % len(PALETTE)]) for k, one in enumerate(drawn)
-        ]
-        data.RTROIObservationsSequence = [_observation(one) for one in drawn]
+        day, time, label = f"{now:%Y%m%d}", f"{now:%H%M%S}", f"RW {now:%Y%m%d}"
+        data.StructureSetLabel = label if label != source.label else f"{label} B"
+        data.StructureSetDate, data.StructureSetTime, data.OperatorsName = day, time, ""
+        data.ApprovalStatus = "UNAPPROVED"
+        listed = item(SeriesInstanceUID=series.identity.series_uid, ContourImageSequence=references(series))
+        study = item(
+            ReferencedSOPClassUID=STUDY_CLASS, ReferencedSOPInstanceUID=series.identity.study_uid,
+            RTReferencedSeriesSequence=[listed],
+        )  # fmt: skip
+        frame = item(FrameOfReferenceUID=data.FrameOfReferenceUID, RTReferencedStudySequence=[study])
+        data.ReferencedFrameOfReferenceSequence = [frame]
+        if source.instance_uid:
+            data.PredecessorStructureSetSequence = [reference(RTSTRUCT, source.instance_uid)]
+        number, names_, drawings, kinds = iter(range(1, 1 << 31)), [], [], []
+        for k, one in enumerate(drawn):
+            remark = (remarks or {}).get(one.number, "")[:LONGEST_REMARK]
+            names_.append(item(
+                **({"ROIDescription": remark} if remark else {}), ROINumber=one.number, ROIName=called[one.number],
+                ReferencedFrameOfReferenceUID=data.FrameOfReferenceUID, ROIGenerationAlgorithm="AUTOMATIC",
+                ROIGenerationDescription=f"regweave {__version__}: carried over by a registration",
+            ))  # fmt: skip
+            drawings.append(_drawing(one, series, number, PALETTE[k % len(PALETTE)]))
+            kinds.append(item(
+                ObservationNumber=one.number, ReferencedROINumber=one.number, ROIInterpreter="",
+                RTROIInterpretedType=one.kind if re.fullmatch(r"[A-Z0-9_ ]{0,16}", one.kind) else "",
+            ))  # fmt: skip
+        data.StructureSetROISequence, data.ROIContourSequence = names_, drawings
+        data.RTROIObservationsSequence = kinds
     save(path, data)
 
 
 def require_identifiers(series: Series) -> None:
     """Refuse a series without the identifiers by which a structure set refers to it: E123."""
     there = {
-        "StudyInstanceUID": series.identity.study_uid,
-        "SeriesInstanceUID": series.identity.series_uid,
+        "StudyInstanceUID": series.identity.study_uid, "SeriesInstanceUID": series.identity.series_uid,
         "SOPInstanceUID": all(one.instance_uid for one in series.slices),
-    }
+    }  # fmt: skip
     lacking = ", ".join(name for name, found in there.items() if not found)
     if lacking:
         message = f"today's series has no {lacking}, and structure sets refer to series and images by them"
@@ -385,49 +381,8 @@ def checked_names(structures: Sequence[Structure], names: Mapping[str, str]) -> 
         raise UsageError("E166", f"several structures have the name {twice[0]!r}", "rename them with a name map")
     long = [name for name in called.values() if len(name) > SAFE_NAME]
     if long:
-        listed = ", ".join(long[:5]) + (" …" if len(long) > 5 else "")
-        notices.warn(f"W225: names of more than {SAFE_NAME} characters, which some planning systems cut: {listed}")
+        notices.warn(f"W225: names of more than {SAFE_NAME} characters, which some planning systems cut: {some(long)}")
     return called
-
-
-def _describe(data: Any, series: Series, source: StructureSet) -> None:
-    """Label, dates, approval, predecessor and the images that the set refers to."""
-    now = datetime.now()
-    label = f"RW {now:%Y%m%d}"
-    data.StructureSetLabel = label if label != source.label else f"{label} B"
-    data.StructureSetDate, data.StructureSetTime = f"{now:%Y%m%d}", f"{now:%H%M%S}"
-    data.OperatorsName, data.ApprovalStatus = "", "UNAPPROVED"
-    listed = item(SeriesInstanceUID=series.identity.series_uid, ContourImageSequence=references(series))
-    study = item(
-        ReferencedSOPClassUID=STUDY_CLASS,
-        ReferencedSOPInstanceUID=series.identity.study_uid,
-        RTReferencedSeriesSequence=[listed],
-    )
-    frame = item(FrameOfReferenceUID=data.FrameOfReferenceUID, RTReferencedStudySequence=[study])
-    data.ReferencedFrameOfReferenceSequence = [frame]
-    if source.instance_uid:
-        data.PredecessorStructureSetSequence = [reference(RTSTRUCT, source.instance_uid)]
-
-
-def _roi(structure: Structure, name: str, data: Any, remark: str) -> Any:
-    return item(
-        **({"ROIDescription": remark[:LONGEST_REMARK]} if remark else {}),
-        ROINumber=structure.number,
-        ReferencedFrameOfReferenceUID=data.FrameOfReferenceUID,
-        ROIName=name,
-        ROIGenerationAlgorithm="AUTOMATIC",
-        ROIGenerationDescription=f"regweave {__version__}: carried over by a registration",
-    )
-
-
-def _observation(structure: Structure) -> Any:
-    kind = structure.kind if re.fullmatch(r"[A-Z0-9_ ]{0,16}", structure.kind) else ""
-    return item(
-        ObservationNumber=structure.number,
-        ReferencedROINumber=structure.number,
-        RTROIInterpretedType=kind,
-        ROIInterpreter="",
-    )
 
 
 def _drawing(structure: Structure, series: Series, number: Any, spare: Colour) -> Any:
@@ -455,11 +410,9 @@ def rounded(points: Float64Array) -> Float64Array:
 
 def _contour(kind: str, points: Float64Array, image: DicomSlice, number: int) -> Any:
     made = item(
-        ContourImageSequence=[reference(image.class_uid, image.instance_uid)],
-        ContourGeometricType=kind,
-        NumberOfContourPoints=len(points),
-        ContourNumber=number,
-    )
+        ContourImageSequence=[reference(image.class_uid, image.instance_uid)], ContourGeometricType=kind,
+        NumberOfContourPoints=len(points), ContourNumber=number,
+    )  # fmt: skip
     # Written as bytes: a value object for each of a million numbers takes longer than all else.
     text = "\\".join([f"{value:.3f}" for value in points.ravel().tolist()]).encode("ascii")
     text += b" " * (len(text) % 2)

@@ -17,7 +17,7 @@ from regweave import notices
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom import parse as dcm
 from regweave.io.disk.files import damaged, open_file, require_memory
-from regweave.io.geometry import make_geometry
+from regweave.io.geometry import affine_of, make_geometry
 from regweave.io.stored import volume_shape
 from regweave.types import Float32Array, Float64Array, Geometry, Identity, Modality, Volume
 
@@ -134,9 +134,8 @@ def _files_of(headers: Sequence[dcm.SliceHeader]) -> SeriesFiles:
     try:
         with dcm.guarded("a series"):
             grid = slice_grid(headers[0])
-            along = sorted(
-                {float(dcm.numbers(h.dataset, "ImagePositionPatient", 3, "it") @ grid.normal) for h in headers}
-            )
+            positions = [dcm.numbers(h.dataset, "ImagePositionPatient", 3, "it") for h in headers]
+            along = sorted({float(one @ grid.normal) for one in positions})
             if len(along) > 1:
                 spacing = (*grid.spacing_mm, float(np.median(np.diff(along))))
     except RegweaveError:  # listed without spacing; reading it reports the fault
@@ -169,10 +168,8 @@ def read_series(source: dcm.SeriesSource, series: str | None = None, *, gaps: Ga
         require_memory(12 * grid.size[0] * grid.size[1] * len(slices), subject)
         modality = dcm.text(headers[0].dataset, "Modality")
         data, geometry = stack(slices, grid, lambda k: slice_values(headers[k]), OUTSIDE.get(modality, 0.0), subject)
-        identity, study = (
-            dcm.identity_in(headers[0].dataset),
-            {word: dcm.text(headers[0].dataset, word) for word in STUDY},
-        )
+        identity = dcm.identity_in(headers[0].dataset)
+        study = {word: dcm.text(headers[0].dataset, word) for word in STUDY}
     image = Volume(data, geometry, MODALITIES[modality])
     return Series(image, tuple(slices), grid, identity, modality, is_even(slices, grid), study)
 
@@ -239,7 +236,12 @@ def place(
     """Sort the images of a series along their normal."""
     grid = slice_grid(headers[0])
     _require_one_stack(headers, grid, subject)
-    placed = sorted(((_slice(header, grid), header) for header in headers), key=lambda pair: pair[0].along_mm)
+    placed = []
+    for header in headers:
+        position = dcm.numbers(header.dataset, "ImagePositionPatient", 3, header.subject)
+        uids = [dcm.text(header.dataset, word) for word in ("SOPClassUID", "SOPInstanceUID")]
+        placed.append((DicomSlice(uids[0], uids[1], position, float(position @ grid.normal)), header))
+    placed.sort(key=lambda pair: pair[0].along_mm)
     kept = [placed[0]]
     for one, header in placed[1:]:
         last = kept[-1][0]
@@ -251,9 +253,9 @@ def place(
             raise RegweaveError("E113", message, hint)
     if len(kept) < len(placed):
         notices.warn(f"W222: {len(placed) - len(kept)} images of {subject} are there twice; one of each is used")
-    uids = {one.instance_uid for one, _ in kept} - {""}
-    if uids and len(uids) < len(kept):
-        message = f"{subject} has {len(kept)} different images with {len(uids)} different SOPInstanceUIDs"
+    different = {one.instance_uid for one, _ in kept} - {""}
+    if different and len(different) < len(kept):
+        message = f"{subject} has {len(kept)} different images with {len(different)} different SOPInstanceUIDs"
         raise RegweaveError("E123", message, "export the series again: contours refer to an image by this identifier")
     _require_one_scan([header for _, header in kept], np.array([one.along_mm for one, _ in kept]), subject)
     return [header for _, header in kept], [one for one, _ in kept], grid
@@ -281,13 +283,6 @@ def directions(data: Any, subject: str) -> tuple[Float64Array, Float64Array]:
     row = row / lengths[0]
     column = column - (column @ row) * row
     return row, np.asarray(column / np.linalg.norm(column))
-
-
-def _slice(header: dcm.SliceHeader, grid: SliceGrid) -> DicomSlice:
-    data = header.dataset
-    position = dcm.numbers(data, "ImagePositionPatient", 3, header.subject)
-    uid = dcm.text(data, "SOPInstanceUID")
-    return DicomSlice(dcm.text(data, "SOPClassUID"), uid, position, float(position @ grid.normal))
 
 
 def _require_one_stack(headers: Sequence[dcm.SliceHeader], grid: SliceGrid, subject: str) -> None:
@@ -395,7 +390,7 @@ def is_even(slices: Sequence[DicomSlice], grid: SliceGrid) -> bool:
     along = positions @ grid.normal
     step = (along[-1] - along[0]) / max(len(slices) - 1, 1)
     off = np.abs(along - (along[0] + step * np.arange(len(slices)))).max()
-    return bool(off <= EVEN * step and _drift(slices, grid).max() <= EVEN * min(grid.spacing_mm))
+    return bool(off <= EVEN * step and np.abs(_drift(slices, grid)).max() <= EVEN * min(grid.spacing_mm))
 
 
 def stack(
@@ -426,7 +421,7 @@ def _resampled(
     gap = max(float(np.median(np.diff(along))), extent / (MOST_REFINEMENT * (len(slices) - 1)))
     count = round(extent / gap) + 1
     wanted = np.linspace(along[0], along[-1], max(count, 2))
-    drift = _drift(slices, grid, signed=True) / np.asarray(grid.spacing_mm)
+    drift = _drift(slices, grid) / np.asarray(grid.spacing_mm)
     low = np.where(np.ptp(drift, axis=0) > EVEN, np.floor(drift.min(axis=0)), 0.0)
     more = np.where(np.ptp(drift, axis=0) > EVEN, np.ceil(drift.max(axis=0)), 0.0) - low
     columns, rows = (int(n + m) for n, m in zip(grid.size, more, strict=True))
@@ -454,11 +449,10 @@ def _in_place(values: Float32Array, shift: Float64Array, shape: tuple[int, int],
     return moved
 
 
-def _drift(slices: Sequence[DicomSlice], grid: SliceGrid, *, signed: bool = False) -> Float64Array:
+def _drift(slices: Sequence[DicomSlice], grid: SliceGrid) -> Float64Array:
     """In-plane distance of each slice's first pixel from that of the first slice, along rows and columns, (n, 2)."""
     away = np.stack([one.position_mm for one in slices]) - slices[0].position_mm
-    found = np.stack([away @ grid.row, away @ grid.column], axis=1)
-    return found if signed else np.abs(found)
+    return np.stack([away @ grid.row, away @ grid.column], axis=1)
 
 
 def _turned(planes: Float32Array) -> Float32Array:
@@ -471,10 +465,8 @@ def _turned(planes: Float32Array) -> Float32Array:
 
 
 def _geometry(grid: SliceGrid, origin: Float64Array, step: float, shape: tuple[int, ...], subject: str) -> Geometry:
-    affine = np.eye(4)
-    affine[:3, 0], affine[:3, 1] = grid.row * grid.spacing_mm[0], grid.column * grid.spacing_mm[1]
-    affine[:3, 2], affine[:3, 3] = grid.normal * step, origin
-    return make_geometry(shape[::-1], affine, subject)
+    axes = grid.row * grid.spacing_mm[0], grid.column * grid.spacing_mm[1], grid.normal * step
+    return make_geometry(shape[::-1], affine_of(np.stack(axes, axis=1), origin), subject)
 
 
 IMPLICIT, BIG_ENDIAN = "1.2.840.10008.1.2", "1.2.840.10008.1.2.2"
@@ -507,10 +499,8 @@ def require_plain(header: dcm.SliceHeader) -> None:
         found = f"{name or 'a multi-frame object'} of {frames:g} frames"
         hint = "export it as single-frame slices; dcm4che's and dcm2niix's converters do that too"
         raise RegweaveError("E163", f"{header.subject} is {found}, which is not read", hint)
-    samples, bits = (
-        dcm.number(data, "SamplesPerPixel", 1, header.subject),
-        dcm.number(data, "BitsAllocated", None, "it"),
-    )
+    samples = dcm.number(data, "SamplesPerPixel", 1, header.subject)
+    bits = dcm.number(data, "BitsAllocated", None, "it")
     if samples != 1 or not dcm.text(data, "PhotometricInterpretation").startswith("MONOCHROME"):
         message = f"{header.subject} is a colour image, needed is one grey value a pixel"
         raise RegweaveError("E163", message, "name the series of the grey images")
@@ -522,10 +512,7 @@ def require_plain(header: dcm.SliceHeader) -> None:
 
 def require_bits(data: Any, subject: str) -> None:
     """Raise E123 unless the bits of a pixel are the lowest ones of those allocated, and their sign is stated."""
-    allocated, signed = (
-        dcm.integer(data, "BitsAllocated", None, subject),
-        dcm.integer(data, "PixelRepresentation", None, subject),
-    )
+    allocated, signed = (dcm.integer(data, word, None, subject) for word in ("BitsAllocated", "PixelRepresentation"))
     stored = dcm.integer(data, "BitsStored", allocated, subject)
     high = dcm.integer(data, "HighBit", stored - 1, subject)
     if not 0 < stored <= allocated or high != stored - 1 or signed not in (0, 1):
@@ -549,8 +536,13 @@ def slice_values(header: dcm.SliceHeader) -> Float32Array:
         values: NDArray[Any] = stored.astype(exact)
         values *= exact(slope)
         values += exact(dcm.number(data, "RescaleIntercept", 0.0, header.subject))
-        if dcm.text(data, "Modality") == "CT":
-            values[_padding(stored, header)] = AIR_HU
+        if dcm.text(data, "Modality") == "CT" and data.get("PixelPaddingValue", None) not in (None, ""):
+            value = dcm.number(data, "PixelPaddingValue", None, header.subject)
+            limit = dcm.number(data, "PixelPaddingRangeLimit", value, header.subject)
+            if stored.dtype.kind == "i" and value > np.iinfo(stored.dtype).max:  # written without its sign
+                turn = 2.0 ** (8 * stored.dtype.itemsize)
+                value, limit = value - turn, limit - turn
+            values[(stored >= min(value, limit)) & (stored <= max(value, limit))] = AIR_HU
         return values.astype(np.float32, copy=False)
 
 
@@ -601,27 +593,24 @@ def _used_bits(pixels: NDArray[Any], stored: int, allocated: int) -> NDArray[Any
 
 
 def _unpacked(header: dcm.SliceHeader, syntax: str, shape: tuple[int, int]) -> NDArray[Any]:
-    if (name := PLUG_INS.get(syntax)) is None:
+    name, package = PLUG_INS.get(syntax, ("", ""))
+    if not name:
         message = f"{header.subject} has pixels in a transfer syntax that is not read"
         raise RegweaveError("E163", message, "export the series uncompressed (Explicit VR Little Endian)")
     dataset, _ = dcm.read_dataset(header.path, header.subject)
     try:
         found = np.asarray(dataset.pixel_array)
     except RuntimeError:  # raised by pydicom without a plug-in for the syntax, or for pixels that none can decode
-        raise _not_decoded(header.subject, syntax, *name) from None
+        message = f"{header.subject} has pixels compressed as {name}"
+        if not get_decoder(UID(syntax)).is_available:
+            message += f", and the plug-in that decodes them, {package}, is missing"
+            hint = f'pip install "regweave[dicom]", which brings {package}; or export uncompressed'
+            raise UsageError("E163", message, hint) from None
+        hint = "export the series uncompressed; 12-bit lossy JPEG has no free decoder here"
+        raise RegweaveError("E163", f"{message} that no installed plug-in can decode", hint) from None
     if found.shape != shape:
         raise damaged(header.subject, f"its pixels have shape {found.shape}, its header states {shape}")
     return _used_bits(found, dcm.integer(dataset, "BitsStored", 0, header.subject), 8 * found.dtype.itemsize)
-
-
-def _not_decoded(subject: str, syntax: str, name: str, package: str) -> RegweaveError:
-    if not get_decoder(UID(syntax)).is_available:
-        message = f"{subject} has pixels compressed as {name}, and the plug-in that decodes them, {package}, is missing"
-        return UsageError(
-            "E163", message, f'pip install "regweave[dicom]", which brings {package}; or export uncompressed'
-        )
-    message = f"{subject} has pixels compressed as {name} that no installed plug-in can decode"
-    return RegweaveError("E163", message, "export the series uncompressed; 12-bit lossy JPEG has no free decoder here")
 
 
 def _looked_up(stored: NDArray[Any], lut: Any, header: dcm.SliceHeader) -> Float32Array:
@@ -635,16 +624,3 @@ def _looked_up(stored: NDArray[Any], lut: Any, header: dcm.SliceHeader) -> Float
     if entries.size != (count or 65536):
         raise damaged(subject, f"its modality look-up table has {entries.size} entries, it states {count or 65536}")
     return entries[np.clip(stored.astype(np.int64) - first, 0, entries.size - 1)]
-
-
-def _padding(stored: NDArray[Any], header: dcm.SliceHeader) -> NDArray[np.bool_]:
-    """Mark pixels outside the scanned region."""
-    data = header.dataset
-    if data.get("PixelPaddingValue", None) in (None, ""):
-        return np.zeros(stored.shape, dtype=bool)
-    value = dcm.number(data, "PixelPaddingValue", None, header.subject)
-    limit = dcm.number(data, "PixelPaddingRangeLimit", value, header.subject)
-    if stored.dtype.kind == "i" and value > np.iinfo(stored.dtype).max:  # written without its sign
-        turn = 2.0 ** (8 * stored.dtype.itemsize)
-        value, limit = value - turn, limit - turn
-    return (stored >= min(value, limit)) & (stored <= max(value, limit))

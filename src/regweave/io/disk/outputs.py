@@ -170,22 +170,6 @@ class Claim:
         finally:
             _claims.reset(token)
 
-    def publish(self, part: Path, *, keep: bool) -> None:
-        """Give a finished file its name, or raise E154 where another one has it now."""
-        now = _identity(self.path)
-        if now is not None and now == self.before:
-            part.replace(self.path)
-            return
-        try:
-            _link_new(part, self.path)
-        except FileExistsError:
-            kept = None
-            if keep:
-                name = f"{stem_of(self.path)}.kept-{secrets.token_hex(4)}{suffix_of(self.path)}"
-                kept = self.path.with_name(name)
-                _link_new(part, kept)
-            raise _changed(self.path, kept) from None
-
 
 def _link_new(part: Path, path: Path) -> None:
     """Give a file a second name that is not in use, or raise FileExistsError."""
@@ -206,13 +190,10 @@ def require_absent(path: str | Path, *, overwrite: bool = False) -> Claim:
     check_name(path)
     path = Path(path)
     try:
-        before, problem = _identity(path), ""
-        if path.is_dir():
-            problem = "is a folder"
-        elif before is not None and not (path.is_file() or path.is_symlink()):
-            problem = "is a device or a pipe"
-        if problem:
-            raise RegweaveError("E150", f"output '{path}' {problem}", "name a file with -o")
+        before = _identity(path)
+        if path.is_dir() or (before is not None and not (path.is_file() or path.is_symlink())):
+            what = "a folder" if path.is_dir() else "a device or a pipe"
+            raise RegweaveError("E150", f"output '{path}' is {what}", "name a file with -o")
         if before is not None and not overwrite:
             raise RegweaveError("E150", f"output '{path}' exists", "pass --overwrite or choose another -o")
         if not path.absolute().parent.is_dir():
@@ -238,10 +219,18 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             yield part
             with part.open("rb+") as stream:
                 os.fsync(stream.fileno())
-            if claim is None:
+            now = _identity(path)
+            if claim is None or (now is not None and now == claim.before):
                 part.replace(path)
-            else:
-                claim.publish(part, keep=keep)
+                return
+            try:
+                _link_new(part, path)
+            except FileExistsError:
+                kept = None
+                if keep:
+                    kept = path.with_name(f"{stem_of(path)}.kept-{secrets.token_hex(4)}{suffix_of(path)}")
+                    _link_new(part, kept)
+                raise _changed(path, kept) from None
     except OSError as error:
         raise unwritable(path, error) from error
 
@@ -432,11 +421,9 @@ def working_folder(folder: str | Path, store: str, what: str, *, resume: bool, s
 def _require_resumable(folder: Path, store: str, what: str, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise RegweaveError("E150", f"output '{folder}' exists and is a file", "choose another -o")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    if not (folder / store).is_dir():
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / store).is_dir():
         raise RegweaveError("E150", f"folder '{folder}' holds something else than {what}", "choose another -o")
-    if not resume and _holds_work(folder, store):
+    if not resume and (folder / store).is_dir() and _holds_work(folder, store):
         message = f"folder '{folder}' holds {what}"
         raise RegweaveError("E150", message, "pass --resume to continue it, or choose another -o")
 

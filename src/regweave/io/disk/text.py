@@ -116,6 +116,11 @@ def shown(token: object) -> str:
     return repr(text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…")
 
 
+def some(names: Sequence[str], most: int = 5) -> str:
+    """List the first of some names."""
+    return ", ".join(names[:most]) + (" …" if len(names) > most else "")
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):

@@ -131,9 +131,8 @@ def most(fixed: Any, most_bytes: int) -> int:
 def numbers(data: Any, limit: int) -> Any:
     """Read a list of float32 or float64 numbers, of which the file must hold the bytes."""
     if data.ndim != 1 or data.dtype.kind != "f" or data.dtype.itemsize not in {4, 8}:
-        raise RefusedError(
-            "E102", f"'{data.name}' has the shape {data.shape} of {data.dtype}, needed is a list of floats"
-        )
+        found = f"'{data.name}' has the shape {data.shape} of {data.dtype}"
+        raise RefusedError("E102", f"{found}, needed is a list of floats")
     require_inside(data)
     if data.size > limit:
         raise RefusedError("E102", f"'{data.name}' holds {data.size} numbers, expected are at most {limit}")
@@ -147,11 +146,8 @@ def notes(h5: Any) -> dict[str, str]:
     found = {}
     for name in list(h5.attrs)[:MOST_PARTS]:
         kind = h5.attrs.get_id(name)
-        if (
-            kind.shape == ()
-            and kind.get_storage_size() <= MOST_NOTE
-            and h5py.check_string_dtype(kind.dtype) is not None
-        ):
+        short = kind.shape == () and kind.get_storage_size() <= MOST_NOTE
+        if short and h5py.check_string_dtype(kind.dtype) is not None:
             value = h5.attrs[name]
             text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
             found[str(name)] = text[:MOST_NOTE]

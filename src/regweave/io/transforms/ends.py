@@ -86,10 +86,7 @@ def _grid(notes: Mapping[str, str], end: str, subject: str) -> Geometry:
     return geometry
 
 
-WORDS: dict[Direction, tuple[str, str]] = {
-    "fixed_to_moving": ("fixed", "moving"),
-    "moving_to_fixed": ("moving", "fixed"),
-}
+WORDS = {"fixed_to_moving": ("fixed", "moving"), "moving_to_fixed": ("moving", "fixed")}
 
 
 def require_direction(ends: Ends | None, wanted: Direction, path: str) -> None:
@@ -137,10 +134,8 @@ def require_reference(
         hint = f"pass {_other(ends)} of the same result, or the {start} image with -r and --to {start}"
         raise UsageError("E117", message, hint)
     if not at_start and not other_grid:
-        message = (
-            f"the reference is not the {start} grid that '{path}' starts from\n"
-            f"  reference: {describe(reference)}\n  transform: {describe(ends.start)}"
-        )
+        message = f"the reference is not the {start} grid that '{path}' starts from\n"
+        message += f"  reference: {describe(reference)}\n  transform: {describe(ends.start)}"
         hint = f"name the {start} image with -r, or say --other-grid to resample on another grid in {start} space"
         raise RegweaveError("E118", message, hint)
 

@@ -44,13 +44,11 @@ def write_transform(path: str | Path, transform: Transform) -> None:
     where there are any. HDF5 files are compressed; the vectors of a field of more than half a million voxels are
     rounded, by at most 0.0005 mm, or 0.0099 mm above three million voxels. The file states the ends of the transform.
     """
-    field = transform.interpolated
+    field, grid = transform.interpolated, transform.interpolated.geometry
     vectors = FieldList(field, exact=suffix_of(Path(path)) not in HDF_SUFFIXES)
-    parts: list[Written] = [
-        (COMPOSITE + DOUBLE, np.empty(0), np.empty(0)),
-        _linear_part(transform.affine),
-        (FIELD + DOUBLE, vectors, _grid_numbers(field.geometry)),
-    ]
+    numbers = [*grid.shape, *grid.origin_mm, *grid.spacing_mm, *grid.direction.ravel()]
+    whole: Written = (FIELD + DOUBLE, vectors, np.array(numbers, dtype=np.float64))
+    parts = [(COMPOSITE + DOUBLE, np.empty(0), np.empty(0)), _linear_part(transform.affine), whole]
     _write(path, parts, WRITTEN_SUFFIXES, transform.ends)
 
 
@@ -131,11 +129,6 @@ def _linear_part(matrix: Float64Array) -> Written:
     return "AffineTransform" + DOUBLE, np.concatenate([m[:3, :3].ravel(), m[:3, 3]]), np.zeros(3)
 
 
-def _grid_numbers(geometry: Geometry) -> Float64Array:
-    parts = (geometry.shape, geometry.origin_mm, geometry.spacing_mm, geometry.direction.ravel())
-    return np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
-
-
 def _write(path: str | Path, parts: Sequence[Written], suffixes: tuple[str, ...], ends: Ends | None) -> None:
     path = Path(path)
     suffix = suffix_of(path)
@@ -146,7 +139,11 @@ def _write(path: str | Path, parts: Sequence[Written], suffixes: tuple[str, ...]
         if suffix in HDF_SUFFIXES:
             stream.write(to_hdf(parts, notes_of(ends)))
         elif suffix == ".mat":
-            stream.write(to_matlab(parts[0]))
+            from scipy.io import savemat  # noqa: PLC0415  (for a rare format)
+
+            name, numbers, fixed = parts[0]  # in MATLAB's level 4, as ITK writes it
+            arrays = {name: np.concatenate(list(pieces_of(numbers))), itk.FIXED: fixed}
+            savemat(stream, arrays, format="4", oned_as="column")
         else:
             stream.writelines(to_text(parts, to_line(ends)))
     itk.written.add(itk.identity(path))
@@ -160,7 +157,12 @@ def _read(path: Path) -> tuple[list[Part], Ends | None]:
         raise RegweaveError("E115", message, "convert the transform with the program that wrote it")
     if suffix in HDF_SUFFIXES:
         parts, notes = itk.read_hdf(path)
-        if NUMBERS in notes and numbers_hash(parts) != notes[NUMBERS]:
+        digest = hashlib.sha256()
+        for part in parts if NUMBERS in notes else ():
+            digest.update(_type_bytes(part.type_name))
+            for numbers in (part.fixed, part.parameters):
+                list(_hashed(numbers, digest))
+        if NUMBERS in notes and digest.hexdigest() != notes[NUMBERS]:
             raise damaged(subject, "its numbers are not those that were written (SHA-256)")
         return itk.check_parts(parts, subject), ends_of(notes, subject)
     if suffix == ".mat":
@@ -332,16 +334,6 @@ def to_text(parts: Sequence[Written], note: str = "") -> Iterator[bytes]:
             yield b"\n"
 
 
-def to_matlab(part: Written) -> bytes:
-    """Return the bytes of a file with one transform, in MATLAB's level 4 as ITK writes it."""
-    from scipy.io import savemat  # noqa: PLC0415  (for a rare format)
-
-    out, (type_name, parameters, fixed) = io.BytesIO(), part
-    arrays = {type_name: np.concatenate(list(pieces_of(parameters))), itk.FIXED: fixed}
-    savemat(out, arrays, format="4", oned_as="column")
-    return out.getvalue()
-
-
 CHUNK = 1 << 18
 LEVEL, LONG_LEVEL = 4, 1
 """Of gzip: higher ones take three times as long for two per cent; 1 takes two thirds of the time of 4 for three."""
@@ -402,16 +394,6 @@ def _chunks(pieces: Iterable[NDArray[Any]], size: int) -> Iterator[NDArray[Any]]
 def _packed(chunk: NDArray[Any], level: int) -> bytes:
     """Do as HDF5's filters do: first bytes of all numbers first, then the second ones, …; deflated."""
     return zlib.compress(np.ascontiguousarray(chunk.view(np.uint8).reshape(-1, chunk.itemsize).T).data, level)
-
-
-def numbers_hash(parts: Sequence[Part]) -> str:
-    """SHA-256 of the types and stored numbers of all parts, little-endian."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(_type_bytes(part.type_name))
-        for numbers in (part.fixed, part.parameters):
-            list(_hashed(numbers, digest))
-    return digest.hexdigest()
 
 
 def _type_bytes(type_name: str) -> bytes:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.io.disk.files import available_memory, damaged, open_file, require_memory
-from regweave.io.geometry import make_geometry, set_itk_geometry
+from regweave.io.geometry import affine_of, make_geometry, set_itk_geometry
 from regweave.io.images import classes_of
 from regweave.io.libraries import sitk
 from regweave.io.stored import nonfinite_error
@@ -38,19 +38,15 @@ SPLINE_ORDER = 3
 LARGEST_GRID = 1 << 31  # Most nodes of a grid: what ITK counts in 32 bits on some machines
 
 
-def _generic(kind: int) -> Callable[[], Any]:
-    return lambda: sitk.Transform(3, kind)
-
-
 LINEAR: dict[str, tuple[Callable[[], Any], int, tuple[int, ...]]] = {
-    "IdentityTransform": (_generic(sitk.sitkIdentity), 0, (0,)),
+    "IdentityTransform": (lambda: sitk.Transform(3, sitk.sitkIdentity), 0, (0,)),
     "TranslationTransform": (lambda: sitk.TranslationTransform(3), 3, (0,)),
     "ScaleTransform": (lambda: sitk.ScaleTransform(3), 3, (3,)),
-    "ScaleLogarithmicTransform": (_generic(sitk.sitkScaleLogarithmic), 3, (3,)),
+    "ScaleLogarithmicTransform": (lambda: sitk.Transform(3, sitk.sitkScaleLogarithmic), 3, (3,)),
     "VersorTransform": (sitk.VersorTransform, 3, (3,)),
     "Euler3DTransform": (sitk.Euler3DTransform, 6, (3, 4)),
     "VersorRigid3DTransform": (sitk.VersorRigid3DTransform, 6, (3,)),
-    "QuaternionRigidTransform": (_generic(sitk.sitkQuaternionRigid), 7, (3,)),
+    "QuaternionRigidTransform": (lambda: sitk.Transform(3, sitk.sitkQuaternionRigid), 7, (3,)),
     "Similarity3DTransform": (sitk.Similarity3DTransform, 7, (3,)),
     "ScaleVersor3DTransform": (sitk.ScaleVersor3DTransform, 9, (3,)),
     "ComposeScaleSkewVersor3DTransform": (sitk.ComposeScaleSkewVersor3DTransform, 12, (3,)),
@@ -170,9 +166,7 @@ def grid_of(numbers: Float64Array, subject: str, least: int = 1) -> Geometry:
         raise damaged(subject, f"its grid has the size {size.tolist()}, needed are whole numbers from {least} up")
     if not (spacing > 0).all():
         raise damaged(subject, f"its grid has the spacing {spacing.tolist()} mm, needed are positive numbers")
-    affine = np.eye(4)
-    affine[:3, :3] = numbers[9:].reshape(3, 3) * spacing
-    affine[:3, 3] = numbers[3:6]
+    affine = affine_of(numbers[9:].reshape(3, 3) * spacing, numbers[3:6])
     return make_geometry((int(size[0]), int(size[1]), int(size[2])), affine, subject)
 
 
@@ -243,9 +237,8 @@ def read_matlab(path: Path) -> list[Part]:
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError, matlab.MatReadError) as error:
         raise damaged(subject, f"no ITK transform in it ({error})") from error
     if len(names) != 2 or names[1] != FIXED or any(arrays[name].dtype.kind != "f" for name in names):
-        raise damaged(
-            subject, f"its arrays are {[name[:SHOWN_NAME] for name in names[:4]]}, needed are a transform and '{FIXED}'"
-        )
+        found = [name[:SHOWN_NAME] for name in names[:4]]
+        raise damaged(subject, f"its arrays are {found}, needed are a transform and '{FIXED}'")
     parameters, fixed = (arrays[name].ravel() for name in names)
     return [Part(names[0], parameters, fixed.astype(np.float64))]
 
@@ -278,7 +271,14 @@ def identity(path: Path) -> tuple[int, ...]:
 def read_hdf(path: Path) -> tuple[list[Part], Mapping[str, str]]:
     """Read the transforms of an HDF5 file and the texts at its root, or raise E102, or E140 where they do not fit."""
     subject = f"'{path}'"
-    size = _verified_size(path)
+    with open_file(path) as stream:
+        block, size = stream.read(64), os.fstat(stream.fileno()).st_size
+    if not block.startswith(HDF_MARK) or len(block) < 64:
+        raise damaged(subject, f"no HDF5 mark in it; it begins with {block[:4]!r}")
+    at = 40 if block[8] < 2 else 28  # length of the file in superblocks of versions 0-1 and 2-3, in eight bytes
+    expected = int.from_bytes(block[at : at + 8], "little")
+    if size < expected:
+        raise damaged(subject, f"{expected} bytes expected, {size} found")
     most = available_memory() // SHARE_OF_MEMORY
     if identity(path) in written:
         from regweave.io.transforms import child  # noqa: PLC0415  (h5py is loaded where it was written)
@@ -289,35 +289,17 @@ def read_hdf(path: Path) -> tuple[list[Part], Mapping[str, str]]:
     if "refused" in head:
         code, reason = head["refused"]
         if code == "E140":
-            message = f"{subject} cannot be read: {reason}"
-            raise ResourceError(code, message, "use a machine with more memory")
+            raise ResourceError(code, f"{subject} cannot be read: {reason}", "use a machine with more memory")
         raise damaged(subject, reason)
     pairs = zip(head["parts"], arrays[::2], arrays[1::2], strict=True)
     return [Part(part["type"], parameters, fixed) for part, fixed, parameters in pairs], head["notes"]
 
 
-def _verified_size(path: Path) -> int:
-    """Compare the length that an HDF5 superblock states with that of the file."""
-    with open_file(path) as stream:
-        block, found = stream.read(64), os.fstat(stream.fileno()).st_size
-    if not block.startswith(HDF_MARK) or len(block) < 64:
-        raise damaged(f"'{path}'", f"no HDF5 mark in it; it begins with {block[:4]!r}")
-    at = 40 if block[8] < 2 else 28  # superblock versions 0-1 and 2-3, offsets of eight bytes
-    expected = int.from_bytes(block[at : at + 8], "little")
-    if found < expected:
-        raise damaged(f"'{path}'", f"{expected} bytes expected, {found} found")
-    return found
-
-
 def _ask_child(path: Path, most: int, extra_s: int) -> tuple[dict[str, Any], list[NDArray[Any]]]:
     """Read a file in a child process: the head of its answer, and the fixed and other numbers of each transform."""
     subject = f"'{path}'"
-    request = {
-        "file": str(path.absolute()),
-        "most_bytes": most,
-        "address_bytes": OWN_BYTES + 3 * most,
-        "cpu_s": CPU_S + extra_s,
-    }
+    request = {"file": str(path.absolute()), "most_bytes": most, "address_bytes": OWN_BYTES + 3 * most}
+    request["cpu_s"] = CPU_S + extra_s
     answer = _run_child(request, WALL_S + extra_s, subject)
     at = 8 + int.from_bytes(answer[:8], "little")
     head, arrays = json.loads(answer[8:at]), list[NDArray[Any]]()
@@ -332,14 +314,10 @@ def _run_child(request: Mapping[str, Any], wall_s: float, subject: str) -> bytes
     """Run the child and return its answer after the word `READY`."""
     places = json.dumps([p for p in sys.path if p and Path(p).is_absolute()])
     words = [sys.executable, "-I", "-S", "-c", START, places, str(CHILD), json.dumps(request)]
-    child = subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **ENVIRONMENT},
-        start_new_session=True,  # Ctrl-C is for this process, which then ends the child
-    )
+    child = subprocess.Popen(  # in a session of its own: Ctrl-C is for this process, which then ends the child
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env={**os.environ, **ENVIRONMENT}, start_new_session=True,
+    )  # fmt: skip
     try:
         answer = child.communicate(timeout=wall_s)[0]
     except subprocess.TimeoutExpired as error:
@@ -377,7 +355,16 @@ def as_transform(source: Any, geometry: Geometry | None) -> Transform:
     if isinstance(source, Transform):
         return source
     if "SimpleITK.Transform" in classes_of(source):
-        return _from_sitk(source, geometry)
+        if source.GetDimension() != 3:
+            message = f"the SimpleITK transform has {source.GetDimension()} dimensions, needed are 3"
+            raise RegweaveError("E115", message, "give a transform of volumes")
+        if source.IsLinear():
+            matrix = require_matrix(linear_matrix(source), "the matrix of the SimpleITK transform")
+            return Transform(Field.zero(geometry or ANYWHERE), matrix)
+        if geometry is None:
+            message = "the SimpleITK transform is not linear and has no grid of its own"
+            raise RegweaveError("E115", message, "name the geometry on which it is sampled")
+        return Transform(sample(source, geometry, "the SimpleITK transform"))
     if hasattr(source, "__array__") or isinstance(source, list | tuple):
         matrix = np.asarray(source, dtype=np.float64)
         if matrix.shape != (4, 4) or matrix[3].tolist() != [0, 0, 0, 1]:
@@ -389,29 +376,14 @@ def as_transform(source: Any, geometry: Geometry | None) -> Transform:
     raise UsageError("E115", message, "give a path, a (4, 4) matrix in LPS, a SimpleITK transform or a Transform")
 
 
-def _from_sitk(source: Any, geometry: Geometry | None) -> Transform:
-    if source.GetDimension() != 3:
-        message = f"the SimpleITK transform has {source.GetDimension()} dimensions, needed are 3"
-        raise RegweaveError("E115", message, "give a transform of volumes")
-    if source.IsLinear():
-        matrix = require_matrix(linear_matrix(source), "the matrix of the SimpleITK transform")
-        return Transform(Field.zero(geometry or ANYWHERE), matrix)
-    if geometry is None:
-        message = "the SimpleITK transform is not linear and has no grid of its own"
-        raise RegweaveError("E115", message, "name the geometry on which it is sampled")
-    return Transform(sample(source, geometry, "the SimpleITK transform"))
-
-
 def linear_matrix(transform: Any) -> Float64Array:
     """Return the (4, 4) matrix of a linear SimpleITK transform."""
-    matrix = np.eye(4)
     origin = np.asarray(transform.TransformPoint((0.0, 0.0, 0.0)))
     if hasattr(transform, "GetMatrix"):
-        matrix[:3, :3] = np.reshape(transform.GetMatrix(), (3, 3))
-    else:
-        matrix[:3, :3] = np.stack([np.asarray(transform.TransformPoint(e)) - origin for e in np.eye(3).tolist()], 1)
-    matrix[:3, 3] = origin
-    return matrix
+        return affine_of(np.reshape(transform.GetMatrix(), (3, 3)), origin)
+    return affine_of(
+        np.stack([np.asarray(transform.TransformPoint(e)) - origin for e in np.eye(3).tolist()], axis=1), origin
+    )
 
 
 def require_matrix(matrix: Float64Array, subject: str) -> Float64Array:
@@ -445,14 +417,8 @@ def component_first(vectors: NDArray[Any], subject: str) -> Float32Array:
 
 def sample(transform: Any, geometry: Geometry, subject: str) -> Field:
     """Evaluate a SimpleITK transform at the voxels of a grid."""
-    image = sitk.TransformToDisplacementField(
-        transform,
-        sitk.sitkVectorFloat64,
-        list(geometry.shape),
-        geometry.origin_mm.tolist(),
-        geometry.spacing_mm.tolist(),
-        geometry.direction.ravel().tolist(),
-    )
+    place = geometry.origin_mm.tolist(), geometry.spacing_mm.tolist(), geometry.direction.ravel().tolist()
+    image = sitk.TransformToDisplacementField(transform, sitk.sitkVectorFloat64, list(geometry.shape), *place)
     vectors = sitk.GetArrayViewFromImage(image)
     require_sense(vectors, geometry, subject)
     return Field(component_first(vectors, subject), geometry)

@@ -1,6 +1,7 @@
 """Small phantoms under the names that the pages use: ``write_phantoms(folder)``."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -38,6 +39,11 @@ def write_phantoms(folder: Path, shape: Shape = (20, 20, 20), spacing_mm: Spacin
     points = np.array([[0.0, 0.0, 0.0], [20.0, -10.0, 15.0]])
     for name in ("fixed_points.csv", "today_points.csv", "planning_points.csv"):
         write_points(folder / name, points, ["a", "b"])
+    for number in (2, 3):  # a BIDS dataset
+        (folder / "brains" / f"sub-0{number - 1}" / "anat").mkdir(parents=True)
+        for kind, suffix in (("fixed", "T1w"), ("moving", "T2w")):
+            name = folder / "brains" / f"sub-0{number - 1}" / "anat" / f"sub-0{number - 1}_{suffix}.nii.gz"
+            shutil.copy(folder / f"p{number}_{kind}.nii.gz", name)
     (folder / "labels.json").write_text(json.dumps(NAMES), encoding="utf-8")
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from regweave.run.result import Result, load
     from regweave.run.warp import warp, warp_labels, warp_points
     from regweave.study import examples
+    from regweave.study.bids import bids
     from regweave.study.evaluate import evaluate
     from regweave.training.estimator import MetricLearner
     from regweave.training.run import train
@@ -47,6 +48,7 @@ __all__ = [
     "WeightTable",
     "__version__",
     "batch",
+    "bids",
     "build_atlas",
     "build_template",
     "evaluate",
@@ -84,6 +86,7 @@ _HOMES = {
     "Volume": "types",
     "WeightTable": "types",
     "batch": "jobs.batch",
+    "bids": "study.bids",
     "build_atlas": "jobs.atlas",
     "build_template": "jobs.template",
     "evaluate": "study.evaluate",

@@ -77,6 +77,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "atlas": ("atlas", "Studies", "Build a folder of atlases, or evaluate it."),
     "segment": ("studies", "Studies", "Segment images by fused labels of atlases."),
     "template": ("studies", "Studies", "Build the mean intensity and shape of images."),
+    "bids": ("studies", "Studies", "Register the images of a BIDS dataset."),
     "series": ("studies", "Studies", "Bring the volumes of a 4-D image to their mean."),
     "measure": ("studies", "Studies", "Measure structures, and an image in each of them."),
     "report": ("report", "Look", "Make the page of a result again."),

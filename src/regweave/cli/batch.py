@@ -53,16 +53,19 @@ def batch(
             found = run(**vars(job))
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished pairs are kept; continue with --resume") from error
-    end_batch(found, output, strict=strict, as_json=as_json, quiet=quiet, shard=job.shard is not None)
+    end_batch(found, output, strict=strict, as_json=as_json, quiet=quiet, part="--collect" if job.shard else "")
 
 
-def end_batch(found: Batch, output: Path, *, strict: bool, as_json: bool, quiet: bool, shard: bool = False) -> None:
-    """Print tally, failures and failed verdicts of a list, and end with their status."""
+def end_batch(found: Batch, output: Path, *, strict: bool, as_json: bool, quiet: bool, part: str = "") -> None:
+    """Print tally, failures and failed verdicts of a list, and end with their status.
+
+    Of a ``part`` of a list there is no table: it is what makes one.
+    """
     for name, text in found.failures.items():
         print(f"failed {name}: {text}", file=sys.stderr)
-    if shard:  # --collect makes the table
+    if part:
         if as_json or not quiet:
-            print(json.dumps([row.cells() for row in found.rows]) if as_json else f"{found.tally()}; next: --collect")
+            print(json.dumps([row.cells() for row in found.rows]) if as_json else f"{found.tally()}; next: {part}")
     elif as_json:
         print((output / RESULTS[1]).read_text(encoding="utf-8"), end="")
     elif not quiet:

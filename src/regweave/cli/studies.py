@@ -11,8 +11,10 @@ from tempfile import TemporaryDirectory
 from typing import IO, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from regweave.cli.app import command_line, examples
+from regweave.cli.batch import end_batch
 from regweave.cli.options import (
     JsonOption,
     LabelNamesOption,
@@ -37,9 +39,12 @@ from regweave.jobs.regions import measure as run_measure
 from regweave.jobs.template import TemplateJob, build_template
 from regweave.progress import BatchBar
 from regweave.run.realign import realign
+from regweave.study.bids import BidsJob
+from regweave.study.bids import bids as run_bids
 from regweave.types import StructureSet
 
 app = command_line()
+LABELS = ("--participant-label", "--session-label")
 
 
 def write_tsv(stream: IO[str], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -170,6 +175,56 @@ def template(job: TemplateJob, *, as_json: JsonOption = False, quiet: QuietOptio
         return
     for number, one in enumerate(found["rounds"], start=1):
         print(f"round {number}: change {one['change']:.2%}, mean field {one['bias']:.3f} voxels")
+
+
+class _Labels(TyperCommand):
+    """A command whose labels follow their option one after the other, as in BIDS apps."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat the option before each label, and write dashes for the underscores of older apps."""
+        spread: list[str] = []
+        option = ""
+        for word in args:
+            if word.startswith("--"):
+                option = word.replace("_", "-")
+                spread.append(option)
+            else:
+                spread += [option] if option in LABELS and spread[-1] != option else []
+                spread.append(word)
+        return super().parse_args(ctx, spread)
+
+
+@app.command(
+    cls=_Labels,
+    epilog=examples(
+        "regweave bids DATA DATA/derivatives/regweave participant",
+        "regweave bids DATA OUT participant --participant-label 01 02 --template mni.nii.gz",
+        "regweave bids DATA OUT group",
+    ),
+)
+@from_fields
+def bids(job: BidsJob, *, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Register the images of a BIDS dataset to each other, and to a template.
+
+    The first T1w of a session, or T2w, is brought to the template or to the
+    first session, other images and the mean of each bold series to it. OUT
+    gets derivatives, sub-LABEL.html, and at the level group index.html and
+    results.csv. Several calls may fill OUT at once; a repeated call continues.
+    Exit status 1 if some registrations failed; they are named.
+    """
+    try:
+        with BatchBar(lines=True, shown=not quiet) as bar:
+            found = run_bids(**vars(replace(job, on_progress=bar)))
+    except KeyboardInterrupt as error:
+        raise Cancelled("E190", "cancelled", "finished work is kept; repeat the call to continue") from error
+    end_batch(
+        found,
+        Path(job.out),
+        strict=False,
+        as_json=as_json,
+        quiet=quiet,
+        part="group" if job.level == "participant" else "",
+    )
 
 
 @app.command(epilog=examples("regweave series bold.nii.gz -o realigned"))

@@ -95,16 +95,16 @@ def _no_grades(path: str | Path, why: str) -> RegweaveError:
     return RegweaveError("E145", f"'{path}' cannot be taken as grades: {why}", hint)
 
 
-def draw(batch: Batch) -> Path:
+def draw(batch: Batch, name: str = INDEX, title: str = "Batch") -> Path:
     """Write the page of a batch, which links the pages and shows the pictures in its folder."""
     labelled = any(row.mean_dice_after is not None for row in batch.rows)
     text = list_page(
-        [_line(row, batch.folder, labelled) for row in batch.rows], title="Batch", back=None, tally=batch.tally(),
+        [_line(row, batch.folder, labelled) for row in batch.rows], title=title, back=None, tally=batch.tally(),
         rules=batch.rules, columns=[*(DICE if labelled else ()), LIKENESS, *OTHERS],
     )  # fmt: skip
-    with owned_path(batch.folder / INDEX) as part:
+    with owned_path(batch.folder / name) as part:
         part.write_text(text, encoding="utf-8")
-    return batch.folder / INDEX
+    return batch.folder / name
 
 
 def list_page(

@@ -11,6 +11,8 @@ PAPERS = {
     "fastpd": "Komodakis N, Tziritas G, Paragios N. Performance vs computational efficiency for optimizing single and "
     "dynamic MRFs. CVIU 112(1), 2008.",
     "icm": "Besag J. On the statistical analysis of dirty pictures. J R Stat Soc B 48(3), 1986.",
+    "linear": "Roche A, Malandain G, Pennec X, Ayache N. The correlation ratio as a new similarity measure for "
+    "multimodal image registration. MICCAI 1998.",
 }
 STARTS = {
     "none": "no start beyond the headers",
@@ -19,13 +21,18 @@ STARTS = {
 }
 
 
-def boilerplate(folder: str | Path) -> str:
+def boilerplate(folder: str | Path, *, alone: bool = True) -> str:
     """Return a paragraph for the methods section of a paper, and the papers that it cites.
 
-    The folder is what ``regweave register`` or ``contours`` wrote: E101 without a record, E178 where it is not ours.
+    The numbers are those of this registration, where it is ``alone`` and not one of many. The folder is what ``regweave
+    register`` or ``contours`` wrote: E101 without a record, E178 where it is not ours.
     """
     record = load(folder)
     run = record.provenance
+    if run.call.transform != "deformable":
+        fit = f"{run.call.transform} maps, fitted by a robust correlation ratio on a pyramid of resolutions [1]"
+        named = f"Images ({run.modality.words()}) were registered with regweave {run.regweave} by {fit}."
+        return f"{named}\n\n[1] {PAPERS['linear']}\n"
     engine = run.settings.engine
     # The paper of a plug-in engine is for its user to add.
     cited = [PAPERS["method"], *([PAPERS[engine]] if engine in PAPERS else [])]
@@ -42,7 +49,8 @@ def boilerplate(folder: str | Path) -> str:
     ]
     if record.refinement:
         text.append(f", followed by {len(record.refinement)} steps of a continuous refinement")
-    text.append(f". Of all voxels {record.regularity['folding_fraction']:.3%} have a Jacobian of 0 or less.")
+    folding = f" Of all voxels {record.regularity['folding_fraction']:.3%} have a Jacobian of 0 or less."
+    text.append(f".{folding if alone else ''}")
     if record.rigid_mm:
         text.append(f" The transform was made rigid inside {', '.join(record.rigid_mm)}.")
     if record.landmarks is not None and record.landmarks.judging:

@@ -1,0 +1,455 @@
+"""BIDS datasets: the images of each person registered to each other and to a template, and named as derivatives."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+from regweave import __version__, notices
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import atomic_path, image_sha256, read_image, sha256, write_image
+from regweave.io.disk.files import require_file, stem_of
+from regweave.io.disk.outputs import check_name, unwritable
+from regweave.io.disk.records import read_record, this_program, write_record
+from regweave.io.disk.text import read_json
+from regweave.io.modality import Stated
+from regweave.io.nifti import NiftiFrame
+from regweave.io.time_series import read_time_series
+from regweave.jobs.batch import STORE, THUMBNAIL, Batch, BatchRow, batch
+from regweave.jobs.store import Outcome, run_tasks
+from regweave.options import called, described, option
+from regweave.progress import OnBatchProgress
+from regweave.run.images import DEFAULT, FILES
+from regweave.run.job import TransformKind, rules_of
+from regweave.run.realign import MOTION, realign
+from regweave.run.warp import onto_grid
+from regweave.spatial.warp import warp_image
+
+KINDS: dict[str, tuple[str, Stated]] = {"T1w": ("anat", "t1"), "T2w": ("anat", "t2"), "bold": ("func", "t2")}
+"""Folder and contrast of the images that are registered, by suffix."""
+LABEL = "[0-9a-zA-Z+]+"
+NAME = re.compile(
+    rf"(?P<stem>(?P<unit>sub-{LABEL}(_ses-(?P<ses>{LABEL}))?)(_[a-z]+-{LABEL})*)_(?P<suffix>{'|'.join(KINDS)})\.nii(\.gz)?"
+)
+ENDINGS = tuple(f"_{suffix}.nii{zipped}" for suffix in KINDS for zipped in ("", ".gz"))
+OTHER_PART = re.compile(r"_part-(phase|real|imag)_|_echo-(?!0*1_)")  # These are in the space of the image that counts
+DESCRIPTION, WORK, VALIDATOR = "dataset_description.json", "work", "bids-validator-deno"
+IGNORED = ("*.html", "logs", WORK, "results.*", "*_xfm.*", "*_boldref.*", "*_timeseries.*")
+CODE = "https://github.com/regweave/regweave"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BidsJob:
+    """Registrations of a BIDS dataset."""
+
+    bids_dir: str | Path = field(
+        kw_only=False, metadata=described("Folder of the dataset.", typed=Path, metavar="BIDS_DIR")
+    )
+    out: str | Path = field(kw_only=False, metadata=described(
+        "Folder of the derivatives. It may be in ``derivatives`` of the dataset; several calls may fill it at once.",
+        typed=Path, metavar="OUT",
+    ))  # fmt: skip
+    level: Literal["participant", "group"] = field(kw_only=False, metadata=described(
+        "participant registers, group makes the table and the page of all.", metavar="participant|group",
+    ))  # fmt: skip
+    participant_label: Sequence[str] | None = option(
+        None, "Labels of participants, with or without sub-. By default all.", typed=list[str] | None, metavar="LABEL…"
+    )
+    session_label: Sequence[str] | None = option(
+        None, "Labels of sessions, with or without ses-. By default all.", typed=list[str] | None, metavar="LABEL…"
+    )
+    skip_bids_validator: bool = option(
+        False, f"Do not run {VALIDATOR} first, where it is installed. Its errors are a warning.",
+        flags=("--skip-bids-validator",),
+    )  # fmt: skip
+    template: str | Path | None = option(
+        None, "Image to which the T1w of each session is brought; without it, later sessions to the first.",
+        typed=Path | None, panel="Method", metavar="FILE",
+    )  # fmt: skip
+    transform: TransformKind = option(
+        "deformable", "Kind of the map to template or first session; other maps of one person are rigid.",
+        panel="Method", metavar="KIND",
+    )  # fmt: skip
+    preset: str | None = option(
+        None, "Settings of deformable maps by name.", panel="Method", metavar="NAME", complete="preset"
+    )
+    nifti_frame: NiftiFrame = option(
+        "auto", "Matrix that places NIfTI files; auto refuses files whose two disagree.", panel="Input"
+    )
+    device: str | None = option(None, "Compute device: cpu, cuda, cuda:N or auto.", panel="Method", metavar="NAME")
+    workers: int | None = option(
+        None, "Processes, each with one thread. By default all cores.", panel="Machine", metavar="N"
+    )
+    on_progress: OnBatchProgress | None = option(
+        None, "Function that gets a `BatchProgress` after every registration.", typed=None
+    )
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """One image of a dataset; ``stem`` is its name without suffix, ``unit`` its person and session."""
+
+    file: Path
+    stem: str
+    unit: str
+    session: str
+    suffix: str
+
+    @property
+    def place(self) -> Path:
+        return Path(*self.unit.split("_"), KINDS[self.suffix][0])
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A scan and the image it is brought to, with the names of both spaces."""
+
+    scan: _Scan
+    moving: Path
+    fixed: Path
+    start: str
+    to: str
+    how: tuple[TransformKind, Stated, Stated]  # The map and the contrasts of fixed and moving image
+    onward: str = ""  # Key of the pair that brings the fixed image on to the template
+
+    @property
+    def key(self) -> str:
+        """Id in the batch: the name of the transform, without the plus signs of labels."""
+        return self.xfm().replace("+", ".")
+
+    def xfm(self, *, back: bool = False) -> str:
+        ends = (self.to, self.start) if back else (self.start, self.to)
+        return "{}_from-{}_to-{}_mode-image_xfm".format(self.scan.stem, *ends)
+
+
+@called(BidsJob)
+def bids(job: BidsJob) -> Batch:
+    """Register the images of a BIDS dataset, and write them as derivatives.
+
+    The first T1w of a session, or its T2w where there is none, is brought to the template or to the first session.
+    Other images of the session are brought to it by rigid maps; of a ``bold`` series, the mean of its realigned
+    volumes. What an earlier call has done is not done again.
+
+    Returns
+    -------
+    Batch
+        A row for each registration; those that failed, and people without images, are rows with their error.
+
+    Raises
+    ------
+    RegweaveError
+        E101 where there is no such folder or template, E149 for a folder without people and for unknown labels, E150
+        and E152 for an output that cannot be used.
+    """
+    source, out = Path(job.bids_dir), Path(job.out)
+    people = _people(source, job.participant_label)
+    _require_place(source, out)
+    if job.level == "group":
+        return _group(out, people)
+    if job.level != "participant":
+        raise UsageError("E192", f"the level is {job.level!r}", "write participant or group")
+    if job.template is not None:
+        require_file(job.template)
+    scans = {label: _scans(folder) for label, folder in people.items()}
+    sessions = _chosen("session", job.session_label, {one.session for listed in scans.values() for one in listed})
+    if not job.skip_bids_validator:
+        _validate(source)
+    _describe(source, out)
+    failed, units, pairs = dict[str, str](), dict[str, str](), list[_Pair]()
+    for label, listed in scans.items():
+        made = [one for one in _pairs(listed, job, out) if one.scan.session in sessions]
+        pairs += made
+        units |= {one.key: one.scan.unit for one in made}
+        if not made:
+            what = ", ".join(one.file.name for one in listed) or "there is no T1w, T2w or bold"
+            failed[f"sub-{label}"] = f"E149: nothing can be registered: {what}; give --template or other labels"
+            units[f"sub-{label}"] = f"sub-{label}"
+    rows = _rows_of(failed) | _registered(pairs, job, out)
+    rows |= _written([one for one in pairs if rows[one.key].status == "ok"], rows, job, out)
+    return _recorded(out, rows, units, [one for one in pairs if rows[one.key].status == "ok"])
+
+
+def _people(source: Path, labels: Sequence[str] | None) -> dict[str, Path]:
+    """Return the folders of the people that are asked for, by label."""
+    if not source.is_dir():
+        raise RegweaveError("E101", f"there is no folder '{source}'", "name the folder of a BIDS dataset")
+    listed = {path.name.removeprefix("sub-"): path for path in sorted(source.glob("sub-*")) if path.is_dir()}
+    named = {label: path for label, path in listed.items() if re.fullmatch(LABEL, label)}
+    _leave_out([path for label, path in listed.items() if label not in named])
+    if not named:
+        raise RegweaveError("E149", f"'{source}' has no folder sub-LABEL", "name the folder of a BIDS dataset")
+    chosen = _chosen("participant", labels, named)
+    return {label: path for label, path in named.items() if label in chosen}
+
+
+def _chosen(what: str, labels: Sequence[str] | None, known: Iterable[str]) -> set[str]:
+    """Return the labels that are asked for, by default all."""
+    there = set(known)
+    wanted = {label.removeprefix("sub-" if what == "participant" else "ses-") for label in labels or there}
+    if unknown := sorted(wanted - there):
+        message = f"the dataset has no {what} {', '.join(unknown)}; it has {', '.join(sorted(there)) or 'none'}"
+        raise UsageError("E149", message, f"correct --{what}-label")
+    return wanted
+
+
+def _leave_out(paths: Sequence[Path]) -> None:
+    if paths:
+        names = ", ".join(f"'{path.name}'" for path in paths)
+        notices.warn(f"W254: left out, as the names are not those of BIDS or are there twice: {names}")
+
+
+def _scans(folder: Path) -> list[_Scan]:
+    """Return the images of one person that are registered, those with short names first."""
+    found, odd = dict[tuple[str, str], _Scan](), list[Path]()
+    files = [path for kind in ("anat", "func") for part in ("", "ses-*/") for path in folder.glob(f"{part}{kind}/*")]
+    for path in sorted(files, key=lambda path: (path.parent, len(path.name), path.name)):
+        if path.name.endswith(ENDINGS) and not OTHER_PART.search(path.name):
+            scan = _scan(path)
+            if scan is None or path.parent != folder.parent / scan.place or (scan.stem, scan.suffix) in found:
+                odd.append(path)
+            else:
+                found[scan.stem, scan.suffix] = scan
+    _leave_out(odd)
+    return list(found.values())
+
+
+def _scan(path: Path) -> _Scan | None:
+    name = NAME.fullmatch(path.name)
+    return None if name is None else _Scan(path, name["stem"], name["unit"], name["ses"] or "", name["suffix"])
+
+
+def _pairs(scans: Sequence[_Scan], job: BidsJob, out: Path) -> list[_Pair]:
+    """Return what is registered of one person."""
+    anatomy = sorted((one for one in scans if one.suffix != "bold"), key=lambda one: one.suffix)  # T1w before T2w
+    anchors = {one.session: one for one in reversed(anatomy)}
+    if not anchors:
+        return []
+    first = anchors[min(anchors, key=lambda label: (len(label), label))]
+    target, to, seen = first.file, f"ses{first.session}", KINDS[first.suffix][1]
+    if job.template is not None:
+        target, to = Path(job.template), _space(job.template)
+        seen = KINDS.get(stem_of(target).rpartition("_")[2], ("", "mr"))[1]
+    pairs = [
+        _Pair(one, one.file, target, one.suffix, to, (job.transform, seen, KINDS[one.suffix][1]))
+        for one in anchors.values() if one.file != target
+    ]  # fmt: skip
+    onward = {one.scan.session: one.key for one in pairs if job.template is not None}
+    for one in (one for one in scans if one not in anchors.values()):
+        anchor, start, moving = anchors.get(one.session, first), one.suffix, one.file
+        if one.suffix == "bold":
+            start, moving = "boldref", out / one.place / f"{one.stem}_boldref.nii.gz"
+        elif one.suffix == anchor.suffix:
+            start = "orig"
+        how: tuple[TransformKind, Stated, Stated] = ("rigid", KINDS[anchor.suffix][1], KINDS[one.suffix][1])
+        pairs.append(_Pair(one, moving, anchor.file, start, anchor.suffix, how, onward.get(anchor.session, "")))
+    return pairs
+
+
+def _space(template: str | Path) -> str:
+    """Name the space of a template.
+
+    Examples
+    --------
+    >>> _space("tpl-MNI152NLin2009cAsym_res-01_T1w.nii.gz"), _space("our mean.nii")
+    ('MNI152NLin2009cAsym', 'ourmean')
+    """
+    named = re.match(f"tpl-({LABEL})_", stem := stem_of(Path(template)))
+    return named[1] if named else re.sub("[^0-9a-zA-Z]", "", stem) or "template"
+
+
+def _require_place(source: Path, out: Path) -> None:
+    """Refuse an output among the images, or with files of others."""
+    check_name(out, folder=True)
+    there, place = out.resolve(), source.resolve()
+    if place.is_relative_to(there) or (there.is_relative_to(place) and place / "derivatives" not in there.parents):
+        raise UsageError(
+            "E152", f"the output '{out}' is among the images", "name a folder in derivatives, or elsewhere"
+        )
+    if out.exists() and not (out / WORK).is_dir() and (not out.is_dir() or any(out.iterdir())):
+        raise RegweaveError("E150", f"'{out}' holds something else than derivatives", "choose another folder")
+
+
+def _validate(source: Path) -> None:
+    """Run the validator where there is one; its errors are a warning, for a broken person stops no other."""
+    program = shutil.which(VALIDATOR)
+    if program is not None:
+        done = subprocess.run([program, str(source), "--ignoreWarnings"], capture_output=True, text=True, check=False)
+        codes = ", ".join(dict.fromkeys(re.findall(r"\[ERROR\]\S* ([A-Z_]+)", done.stdout)))
+        if done.returncode:
+            notices.warn(f"W255: {VALIDATOR} finds errors in '{source}': {codes or f'status {done.returncode}'}")
+
+
+def _describe(source: Path, out: Path) -> None:
+    """Make the folder of the derivatives, and describe it."""
+    try:
+        (out / WORK).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(out, error) from error
+    given = read_json(source / DESCRIPTION) if (source / DESCRIPTION).is_file() else {}
+    origin = source.resolve().as_uri()
+    content = {
+        "Name": f"regweave: registrations of {given.get('Name', source.resolve().name)}",
+        "BIDSVersion": "1.10.0", "DatasetType": "derivative",
+        "GeneratedBy": [{"Name": "regweave", "Version": __version__, "CodeURL": CODE}],
+        "SourceDatasets": [{"URL": origin} | ({"DOI": given["DatasetDOI"]} if "DatasetDOI" in given else {})],
+        "DatasetLinks": {"raw": origin},
+    }  # fmt: skip
+    write_record(out / DESCRIPTION, content)
+    _write_text(out / ".bidsignore", "\n".join(IGNORED) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    with atomic_path(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def _rows_of(failed: Mapping[str, str | None]) -> dict[str, BatchRow]:
+    return {key: BatchRow.of(Outcome(key, None, text)) for key, text in failed.items() if text is not None}
+
+
+def _registered(pairs: Sequence[_Pair], job: BidsJob, out: Path) -> dict[str, BatchRow]:
+    """Run the registrations as batches that other calls may share, and return their rows."""
+    failed, series = dict[str, str | None](), dict[str, dict[str, Any]]()
+    for one in pairs:
+        try:
+            for file in (one.fixed, one.scan.file):
+                require_file(file)
+            if one.scan.suffix == "bold":
+                files = {"series": str(one.scan.file.absolute()), "mean": str(one.moving.absolute())}
+                series[one.key] = files | {"frame": job.nifti_frame, "sha256": image_sha256(one.scan.file)}
+        except RegweaveError as error:
+            failed[one.key] = str(error)
+    means = run_tasks(
+        series.items(), write_mean, workers=job.workers, store=out / WORK / STORE, on_progress=job.on_progress,
+        whole=lambda done: (mean := Path(series[done.key]["mean"])).is_file() and sha256(mean) == done.value,
+    )  # fmt: skip
+    rows = _rows_of(failed | {one.key: one.error for one in means})
+    for how, some in groupby(sorted(pairs, key=lambda one: one.how), lambda one: one.how):
+        table = [
+            {"id": one.key, "fixed": one.fixed.absolute(), "moving": one.moving.absolute()}
+            for one in some if one.key not in rows
+        ]  # fmt: skip
+        if table:
+            done = batch(
+                table, out / WORK, transform=how[0], fixed_modality=how[1], moving_modality=how[2],
+                preset=job.preset if how[0] == "deformable" else None, device=job.device, nifti_frame=job.nifti_frame,
+                write=DEFAULT, workers=job.workers, shard="1/1", on_progress=job.on_progress,
+            )  # fmt: skip
+            rows |= {row.id: row for row in done.rows}
+    return rows
+
+
+def write_mean(task: Mapping[str, Any]) -> str:
+    """Write the mean of a realigned series and its motion; return the hash of the mean."""
+    mean = Path(task["mean"])
+    table = mean.with_name(mean.name.replace("_boldref.nii.gz", "_desc-confounds_timeseries.tsv"))
+    with notices.muted():
+        found = realign(read_time_series(task["series"], task["frame"]), threads=1)
+    mean.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(table) as part, part.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, MOTION, delimiter="\t", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(found.motion())
+    with atomic_path(mean) as part:
+        write_image(part, found.mean)
+    return sha256(mean)
+
+
+def _written(pairs: Sequence[_Pair], rows: Mapping[str, BatchRow], job: BidsJob, out: Path) -> dict[str, BatchRow]:
+    """Give the files of the registrations the names of derivatives; return rows whose folders begin at OUT."""
+    tasks, there, root = list[tuple[str, Any]](), {one.key for one in pairs}, Path(job.bids_dir).resolve()
+
+    def address(file: Path) -> str:
+        found = file.resolve()
+        return f"bids:raw:{found.relative_to(root).as_posix()}" if found.is_relative_to(root) else found.as_uri()
+
+    for one in pairs:
+        scan, here, forth, back = one.scan, out / WORK / one.key, one.xfm(), one.xfm(back=True)
+        suffix = "boldref" if scan.suffix == "bold" else f"desc-preproc_{scan.suffix}"
+        image = f"{scan.stem}_space-{one.to}_{suffix}"
+        links = {f"{forth}.h5": FILES["transform"], f"{back}.h5": FILES["inverse"], f"{image}.nii.gz": FILES["warped"]}
+        ends = [address(file) for file in (scan.file, one.fixed)]
+        facts = {"Sources": ends[:1], "SpatialReference": ends[1], "SkullStripped": False}
+        task: dict[str, Any] = {
+            "place": str(out / scan.place), "links": {name: str(here / file) for name, file in links.items()},
+            "records": {forth: {"Sources": ends}, back: {"Sources": ends}, image: facts},
+        }  # fmt: skip
+        if one.onward in there and job.template is not None:
+            onto = f"{scan.stem}_space-{_space(job.template)}_{suffix}"
+            chain = [str(out / WORK / key / FILES["transform"]) for key in (one.onward, one.key)]
+            task["warp"] = [str(one.moving), chain, str(job.template), f"{onto}.nii.gz", job.nifti_frame]
+            task["records"][onto] = facts | {"SpatialReference": address(Path(job.template))}
+        tasks.append((one.key, task))
+    done = run_tasks(tasks, write_derivatives, workers=job.workers)
+    found = _rows_of({one.key: one.error for one in done})
+    for one in pairs:
+        places = {"folder": f"{WORK}/{one.key}", "thumbnail": f"{WORK}/{one.key}/{THUMBNAIL}"}
+        found.setdefault(one.key, rows[one.key].model_copy(update=places))
+    return found
+
+
+def write_derivatives(task: Mapping[str, Any]) -> None:
+    """Write the derivatives of one pair: its files under their names, and the scan on the grid of the template."""
+    place = Path(task["place"])
+    place.mkdir(parents=True, exist_ok=True)
+    for name, file in task["links"].items():
+        with atomic_path(place / name) as part:
+            try:
+                os.link(file, part)  # Large files take no place twice
+            except OSError:
+                shutil.copyfile(file, part)
+    if "warp" in task:
+        moving, chain, template, name, frame = task["warp"]
+        onto = onto_grid(chain, template, nifti_frame=frame)
+        with atomic_path(place / name) as part:
+            write_image(part, warp_image(read_image(moving, nifti_frame=frame), onto))
+    for name, content in task["records"].items():
+        write_record(place / f"{name}.json", content)
+
+
+def _recorded(out: Path, rows: Mapping[str, BatchRow], units: Mapping[str, str], done: Sequence[_Pair]) -> Batch:
+    """Keep the rows of each session; write the pages of the people, and the text with citations."""
+    from regweave.report import batch as page  # noqa: PLC0415 (pages are above results)
+    from regweave.report.boilerplate import boilerplate  # noqa: PLC0415
+
+    listed = defaultdict[str, list[BatchRow]](list)
+    for key, unit in units.items():
+        listed[unit].append(rows[key])
+    for unit, some in listed.items():
+        write_record(out / WORK / f"{unit}.json", _found(out, some).content())
+    for person in dict.fromkeys(unit.partition("_")[0] for unit in listed):
+        page.draw(_found(out, _kept(out, person)), f"{person}.html", person)
+    texts = {one.how[0]: boilerplate(out / WORK / one.key, alone=False) for one in reversed(done)}
+    (out / "logs").mkdir(exist_ok=True)
+    _write_text(out / "logs" / "CITATION.md", "\n".join(texts[kind] for kind in sorted(texts)))
+    return _found(out, [rows[key] for key in units])
+
+
+def _found(out: Path, rows: Sequence[BatchRow]) -> Batch:
+    return Batch(rules=rules_of(None).name, rows=tuple(rows), provenance=this_program(), folder=out)
+
+
+def _kept(out: Path, person: str) -> list[BatchRow]:
+    """Return the rows of all sessions of a person."""
+    files = sorted([*out.glob(f"{WORK}/{person}.json"), *out.glob(f"{WORK}/{person}_*.json")])
+    return [row for file in files for row in read_record(Batch, file).rows]
+
+
+def _group(out: Path, people: Iterable[str]) -> Batch:
+    """Write the table and the page of all people."""
+    if not (out / WORK).is_dir():
+        raise RegweaveError("E101", f"there are no registrations in '{out}'", "run the level participant first")
+    kept = {f"sub-{label}": _kept(out, f"sub-{label}") for label in people}
+    missing = _rows_of({name: "E196: the level participant has not ended for it" for name in kept if not kept[name]})
+    found = _found(out, [row for name, rows in kept.items() for row in rows or [missing[name]]])
+    found.write()
+    return found

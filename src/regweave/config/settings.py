@@ -244,8 +244,7 @@ class Refine(StrictModel):
         default=2.0, ge=1, le=16, description="Distance of the control points of one step, in those voxels."
     )
     spacing_mm: Millimetres | None = Field(
-        default=None,
-        description="The same in millimetres, at least one voxel; takes the place of ``spacing_voxels``.",
+        default=None, description="The same in millimetres, at least one voxel; takes the place of ``spacing_voxels``."
     )
     smoothness: Smoothness = Field(
         default=0.5,
@@ -349,8 +348,7 @@ class Settings(StrictModel):
         default="foreground", description="How the class of a node follows from the labels in its support."
     )
     class_at: Literal["displaced", "anchored"] = Field(
-        default="anchored",
-        description="Where those labels are looked up: at each displacement, or where the node is.",
+        default="anchored", description="Where those labels are looked up: at each displacement, or where the node is."
     )
     class_reach: StrictFloat = Field(
         default=1.0, ge=1, le=8,

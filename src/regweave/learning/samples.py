@@ -123,11 +123,7 @@ def restrict(terms: Terms) -> Terms:
 
 
 def first_steps(
-    pair: ImagePair,
-    weights: WeightTable,
-    schedule: Settings,
-    coarse: WeightTable | None = None,
-    device: str = "cpu",
+    pair: ImagePair, weights: WeightTable, schedule: Settings, coarse: WeightTable | None = None, device: str = "cpu"
 ) -> list[Step]:
     """Take each level's first step along the trajectory of some weights, as in `align`.
 

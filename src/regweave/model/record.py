@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    StrictBool,
-    field_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StrictBool, field_validator
 
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError

@@ -20,7 +20,6 @@ from _pairs import SETS, Prepared, choose_pairs, choose_set, prepare, settings_o
 from accuracy import judge
 from regweave.registration import devices
 from regweave.registration.align import align
-from regweave.registration.cuda import opening
 from regweave.registration.refine import refine
 from regweave.run.memory import allowed_threads
 from regweave.threads import kernel_threads
@@ -165,7 +164,7 @@ def main() -> None:
     options.add_argument("--native-pairs", type=int, default=2)
     options.add_argument("--no-cpu", action="store_true", help="leave the processor out")
     args = options.parse_args()
-    found, why = opening.gpus()
+    found, why = devices.gpus()
     if not found:
         raise SystemExit(f"no GPU: {why}")
     opening_ms, device = timed(lambda: devices.get("cuda"))
@@ -193,7 +192,7 @@ def main() -> None:
     print(rates)
     if rates:
         claims.append(Claim("pairs a second at 64³", max(rates.values()), ".1f", "", TARGET_PAIRS))
-    content = {"gpu": found[0].name, "rows": rows, "first_ms": first_ms, "pairs_per_second": rates}
+    content = {"gpu": found[0][0], "rows": rows, "first_ms": first_ms, "pairs_per_second": rates}
     write(args.output or "gpu", args.seed, content, claims)
 
 

@@ -5,7 +5,7 @@ import importlib
 import numpy as np
 import pytest
 
-from regweave.registration.cuda.device import CudaDevice
+from regweave.registration.cuda import CudaDevice
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,10 @@ from phantoms import make_phantom
 from regweave.config.presets import preset
 from regweave.config.settings import Refine, Settings
 from regweave.errors import ResourceError, UsageError
+from regweave.registration import cuda as memory
 from regweave.registration import devices
 from regweave.registration.align import align
-from regweave.registration.cuda import device as memory
-from regweave.registration.cuda import opening
-from regweave.registration.devices import CPU
+from regweave.registration.cpu import CPU
 from regweave.registration.refine import refine
 
 LEVELS = [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 30.0, "steps": 2}]
@@ -30,8 +29,8 @@ def pair():
 @pytest.fixture
 def with_twin(twin, monkeypatch):
     """Let the twin stand for the GPU of this machine."""
-    monkeypatch.setattr(opening, "module", lambda: twin)
-    monkeypatch.setattr(opening, "_here", type(opening._here)())
+    monkeypatch.setattr(devices, "module", lambda: twin)
+    monkeypatch.setattr(devices, "_here", type(devices._here)())
 
 
 def test_a_whole_registration_is_that_of_the_host(device, pair):
@@ -56,7 +55,7 @@ def test_names_choose_devices(with_twin):
 
 
 def test_without_a_gpu_the_processor_computes_and_it_is_said_once(monkeypatch, recwarn):
-    monkeypatch.setattr(opening, "gpus", lambda: ((), "no driver of the tests"))
+    monkeypatch.setattr(devices, "gpus", lambda: ((), "no driver of the tests"))
     with pytest.raises(UsageError, match="E157: no GPU can be used: no driver of the tests"):
         devices.get("cuda")
     with pytest.warns(match="W219: no GPU can be used: no driver of the tests"):
@@ -66,8 +65,8 @@ def test_without_a_gpu_the_processor_computes_and_it_is_said_once(monkeypatch, r
 
 
 def test_a_build_without_gpu_kernels_says_so(monkeypatch):
-    monkeypatch.setattr(opening, "MODULE", "regweave._no_such_module")
-    assert opening.gpus() == ((), "this build of regweave has no GPU kernels")
+    monkeypatch.setattr(devices, "MODULE", "regweave._no_such_module")
+    assert devices.gpus() == ([], "this build of regweave has no GPU kernels")
 
 
 def test_what_was_brought_to_the_host_is_not_copied_back(device):
@@ -104,8 +103,8 @@ def test_the_plan_covers_what_a_registration_takes(device, pair):
 
 
 def test_a_thread_takes_over_the_device_of_one_that_has_ended(twin, monkeypatch):
-    monkeypatch.setattr(opening, "module", lambda: twin)
-    monkeypatch.setattr(opening, "_here", type(opening._here)())
+    monkeypatch.setattr(devices, "module", lambda: twin)
+    monkeypatch.setattr(devices, "_here", type(devices._here)())
     memory.release_idle()
 
     def opened():

@@ -13,25 +13,25 @@ from regweave.jobs.runner import Runner, pair_score, score_pair
 from regweave.jobs.table import pairs_on_disk
 from regweave.jobs.workers import Placement, Team, on_processes, place
 from regweave.learning import samples
+from regweave.registration import cuda as device
 from regweave.registration import devices
-from regweave.registration.cuda import device, opening
 from regweave.run import register as road
 from regweave.run.read import Reading
 
-TWO = ((opening.Gpu("one", 1 << 30, (9, 0)), opening.Gpu("two", 1 << 30, (9, 0))), "")
+TWO = ((("one", 1 << 30, 9, 0), ("two", 1 << 30, 9, 0)), "")
 
 
 @pytest.fixture
 def with_twin(twin, monkeypatch):
     """Let the twin stand for the GPU of this machine."""
-    monkeypatch.setattr(opening, "module", lambda: twin)
-    monkeypatch.setattr(opening, "_here", type(opening._here)())
+    monkeypatch.setattr(devices, "module", lambda: twin)
+    monkeypatch.setattr(devices, "_here", type(devices._here)())
 
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    monkeypatch.setattr(opening, "gpus", lambda: TWO)
-    monkeypatch.setattr(opening, "_here", type(opening._here)())
+    monkeypatch.setattr(devices, "gpus", lambda: TWO)
+    monkeypatch.setattr(devices, "_here", type(devices._here)())
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_words_name_devices_of_a_list(two_gpus):
 
 
 def test_workers_of_a_cluster_choose_their_own_gpu(monkeypatch):
-    monkeypatch.setattr(opening, "gpus", lambda: ((), "none here"))  # where the caller is
+    monkeypatch.setattr(devices, "gpus", lambda: ((), "none here"))  # where the caller is
     assert place("cuda", "tcp://host:8786") == Placement("cuda")
     assert place("auto", "tcp://host:8786") == Placement("auto")
     assert place("cpu", "tcp://host:8786") == Placement()
@@ -66,7 +66,7 @@ def test_workers_of_a_cluster_choose_their_own_gpu(monkeypatch):
 
 
 def gpu_of_worker(_):
-    return opening._here.number
+    return devices._here.number
 
 
 def test_workers_are_dealt_out_to_gpus(two_gpus):
@@ -144,7 +144,7 @@ def test_a_batch_on_a_gpu_says_so(with_twin, ran, training_list, tmp_path):
 @pytest.mark.parametrize("command", [["batch", "-o", "out"], ["evaluate", "-o", "out"], ["train", "-o", "m.json"]])
 def test_a_gpu_that_is_not_there_is_refused_before_anything_is_read(command, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(opening, "gpus", lambda: ((), "no driver of the tests"))
+    monkeypatch.setattr(devices, "gpus", lambda: ((), "no driver of the tests"))
     assert main([command[0], "no-such-list.csv", *command[1:], "--device", "cuda"]) == 2
     assert "E157" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

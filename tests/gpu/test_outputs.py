@@ -5,7 +5,7 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core
-from regweave.registration.cuda.device import CudaFields
+from regweave.registration.cuda import CudaFields
 from regweave.spatial.deformation import determinant
 from regweave.spatial.invert import inverse_errors_mm, invert
 from regweave.spatial.warp import warp_image, warp_labels

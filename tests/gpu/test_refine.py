@@ -10,8 +10,8 @@ import pytest
 from scipy import ndimage
 
 from regweave.config.settings import Level, Member, Refine, Settings
-from regweave.registration.cuda.device import CudaDevice
-from regweave.registration.cuda.refinement import VoxelWeights
+from regweave.registration.cpu import CPU
+from regweave.registration.cuda import CudaDevice
 from regweave.registration.forces import ClassWeights
 from regweave.registration.refine import refine
 from regweave.registration.scene import Scene
@@ -138,8 +138,8 @@ def test_columns_are_laid_as_on_the_host(twin):
     scene = device.scene(PAIR, SCHEDULE)
     u = np.full((3, *SHAPE), 0.4, dtype=np.float32)
     valid = np.random.default_rng(0).random(SHAPE, dtype=np.float32)
-    host = ClassWeights(Scene.whole(PAIR, SCHEDULE), u, weights, 2.0)
-    laid = VoxelWeights(device, scene, device.upload(u), weights, 2.0)
+    host = ClassWeights(CPU, Scene.whole(PAIR, SCHEDULE), u, weights, 2.0)
+    laid = ClassWeights(device, scene, device.upload(u), weights, 2.0)
     assert len(np.unique(host.numbers)) == 3
     assert np.array_equal(laid.numbers.numpy(), host.numbers)
     found = laid.of_voxels(BANK[0], device.upload(valid), 0.25).numpy()
@@ -152,7 +152,7 @@ def test_labels_beyond_32_bits_choose_their_columns(twin):
     pair = PAIR.with_moving(labels=LabelMap(data, GRID))
     weights = WeightTable(table(ROWS["classes"]).matrix, tuple(m.name for m in BANK), large, 0.05)
     device, u = uploaded_scene.UploadingDevice(twin), np.zeros((3, *SHAPE), dtype=np.float32)
-    laid = VoxelWeights(device, device.scene(pair, SCHEDULE), device.upload(u), weights, 0.0)
-    expected = ClassWeights(Scene.whole(pair, SCHEDULE), u, weights, 0.0).numbers
+    laid = ClassWeights(device, device.scene(pair, SCHEDULE), device.upload(u), weights, 0.0)
+    expected = ClassWeights(CPU, Scene.whole(pair, SCHEDULE), u, weights, 0.0).numbers
     assert len(np.unique(expected)) == 3
     assert np.array_equal(laid.numbers.numpy(), expected)

@@ -15,10 +15,8 @@ from regweave.energy.assemble import assemble
 from regweave.energy.cost_volume import fit_scales
 from regweave.registration import forces as steps
 from regweave.registration.forces import (
-    PENALTIES,
     SMALL_DIFFERENCE,
     DataTerm,
-    absolute,
     counted_once,
     host_forces,
     stretch,
@@ -137,8 +135,7 @@ class ReferenceDevice:
         out = []
         for member, (weight,) in zip(members, table, strict=True):
             radius = settings.radius_voxels if member.support is None else member.support // 2
-            penalty = PENALTIES[metrics.get(member.metric).PENALTY]
-            term = DataTerm(member, penalty, scene.valid(u.value), radius)
+            term = DataTerm(member, scene.valid(u.value), radius)
             _, force = self._data(scene, [term], u)
             squares = (force**2).sum(axis=0)
             typical = max(np.sqrt((squares**2).sum() / squares.sum()), 1e-3)
@@ -160,7 +157,7 @@ class ReferenceDevice:
 
     def _data(self, scene, terms, u):
         """Cost and force of the data: absolute differences of intensities here, the others by the host."""
-        own = [t for t in terms if t.member.metric == "sad" and t.penalty is absolute]
+        own = [t for t in terms if t.member.metric == "sad"]
         others = [t for t in terms if t not in own]
         force = np.zeros_like(u.value)
         cost = host_forces(scene.host, others, self.download(u), force) if others else 0.0

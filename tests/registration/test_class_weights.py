@@ -8,7 +8,8 @@ from scipy import ndimage
 
 from regweave.config.settings import Level, Member, Refine, Settings
 from regweave.registration.align import align
-from regweave.registration.forces import SMALL_DIFFERENCE, ClassWeights, data_terms, forces
+from regweave.registration.cpu import CPU
+from regweave.registration.forces import SMALL_DIFFERENCE, ClassWeights
 from regweave.registration.refine import refine
 from regweave.registration.scene import Scene
 from regweave.types import Geometry, Image, ImagePair, LabelMap, StructureMaps, WeightTable
@@ -66,8 +67,8 @@ def test_the_column_of_a_structure_is_the_weight_of_its_map(member):
 
     def found(row):
         rows = WeightTable(np.array([row]), (member,), CLASSES, 0.05)
-        objective = data_terms(scene_of(), STILL, members, rows, settings)
-        data, _, force = forces(scene_of(), objective, STILL, 0.0)
+        objective = CPU.data_terms(scene_of(), STILL, members, rows, settings)
+        data, _, force = CPU.forces(scene_of(), objective, STILL, 0.0)
         return data, force
 
     (a, fa), (b, fb), (both, fboth) = (found(r) for r in ([0, 0.8, 0], [0, 0, 0.6], [0, 0.8, 0.6]))
@@ -78,23 +79,24 @@ def test_the_column_of_a_structure_is_the_weight_of_its_map(member):
 
 
 def test_one_weight_for_all_maps_is_their_mean():
-    objective = data_terms(scene_of(), STILL, BANK[1:2], table(shapes=[1.0, 1.0, 1.0]), Refine(steps=1))
+    objective = CPU.data_terms(scene_of(), STILL, BANK[1:2], table(shapes=[1.0, 1.0, 1.0]), Refine(steps=1))
     assert objective.terms[0].channels is None
-    data, _, _ = forces(scene_of(), objective, STILL, 0.0)
+    data, _, _ = CPU.forces(scene_of(), objective, STILL, 0.0)
     d = (PAIR.moving.maps.shares - PAIR.fixed.maps.shares).astype(float)
     mean = (np.sqrt(d**2 + SMALL_DIFFERENCE**2) - SMALL_DIFFERENCE).mean(axis=0)
     assert data == pytest.approx((objective.terms[0].weight * mean).sum(), rel=1e-5)
     nearly = table(shapes=[0.2, 1.0, 1.0 + 1e-6])
-    weighed, _, _ = forces(scene_of(), data_terms(scene_of(), STILL, BANK[1:2], nearly, Refine(steps=1)), STILL, 0.0)
+    objective = CPU.data_terms(scene_of(), STILL, BANK[1:2], nearly, Refine(steps=1))
+    weighed, _, _ = CPU.forces(scene_of(), objective, STILL, 0.0)
     assert weighed == pytest.approx(data, rel=1e-4)
 
 
 def test_images_use_the_column_of_the_moved_label_and_of_its_surroundings():
     w = table(plain=[0.1, 0.2, 0.3])
-    bare = ClassWeights(scene_of(), STILL, w, 0.0).of_voxels(BANK[0])
+    bare = ClassWeights(CPU, scene_of(), STILL, w, 0.0).of_voxels(BANK[0])
     number = balls([(9, 8, 9), (17, 9, 9)])
     np.testing.assert_allclose(bare, np.array([0.1, 0.2, 0.3], dtype=np.float32)[number])
-    wide = ClassWeights(scene_of(), STILL, w, 2.0).of_voxels(BANK[0])
+    wide = ClassWeights(CPU, scene_of(), STILL, w, 2.0).of_voxels(BANK[0])
     at = np.indices(SHAPE) * (GRID.spacing_mm / 2 ** (1 / 3))[:, None, None, None]
     for value, k in ((0.2, 1), (0.3, 2)):
         inside = at[:, number == k].T
@@ -108,7 +110,7 @@ def test_images_use_the_column_of_the_moved_label_and_of_its_surroundings():
                 assert wide[voxel] == np.float32(0.1)
     assert (wide != bare).any()
     without = scene_of(PAIR.with_moving(labels=None))
-    assert (ClassWeights(without, STILL, w, 0.0).of_voxels(BANK[0]) == np.float32(0.1)).all()
+    assert (ClassWeights(CPU, without, STILL, w, 0.0).of_voxels(BANK[0]) == np.float32(0.1)).all()
 
 
 def test_a_stiff_class_bends_less():

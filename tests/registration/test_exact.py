@@ -7,7 +7,7 @@ from scipy import ndimage
 from regweave import _core
 from regweave.config.presets import preset
 from regweave.config.settings import Refine
-from regweave.registration.devices import CPU
+from regweave.registration.cpu import CPU
 from regweave.registration.forces import forces
 from regweave.types import Geometry, Image, ImagePair, Volume, WeightTable
 

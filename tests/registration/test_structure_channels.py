@@ -8,7 +8,7 @@ from scipy import ndimage
 
 from regweave.config.settings import Level, Member, Refine, Settings
 from regweave.registration import scene as structure_channels
-from regweave.registration.forces import data_terms, forces
+from regweave.registration.cpu import CPU
 from regweave.registration.scene import BLOCK, Scene, Sharing
 from regweave.types import Geometry, Image, ImagePair, StructureMaps, WeightTable
 
@@ -48,8 +48,8 @@ def test_shared_channels_cost_and_pull_as_single_ones(member, rows, monkeypatch)
     for few in (structure_channels.FEW, len(CLASSES)):
         monkeypatch.setattr(structure_channels, "FEW", few)
         scene = Scene.whole(PAIR, SCHEDULE)
-        objective = data_terms(scene, u, [member], weights, Refine(steps=1))
-        found.append((forces(scene, objective, u, 0.0), len(scene.maps("structures", u).fixed)))
+        objective = CPU.data_terms(scene, u, [member], weights, Refine(steps=1))
+        found.append((CPU.forces(scene, objective, u, 0.0), len(scene.maps("structures", u).fixed)))
     (shared, channels), (single, structures) = found
     assert channels < structures / 2
     assert structures == len(CLASSES)

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from phantoms import make_phantom
 from regweave.config.settings import Settings
 from regweave.registration.align import Step
+from regweave.registration.measure import StepSearch
 from regweave.report.viewer import on_image
 from regweave.run import register as workflow
 from regweave.run.job import Job
@@ -37,8 +39,9 @@ def step_with(costs, shares) -> Step:
     offsets = (np.array([-0.1, 0.0, 0.1]), np.array([0.0]), np.array([0.0]))
     terms = Terms(costs, shares, grid.nodes, offsets)
     solution = Solution(np.zeros(grid.n_nodes, dtype=np.int32), 0.0, 0.0, 1)
-    loss = None  # which maps of nodes do not look at
-    return Step(0, 0, 8.0, grid.n_nodes, 3, 0.0, 0.0, 0.0, 1, {}, terms, solution, grid, geometry, loss)
+    around = StepSearch(grid, None, (0, 5), None)
+    scene = SimpleNamespace(geometry=geometry)
+    return Step(0, 0, 8.0, grid.n_nodes, 3, 0.0, 0.0, 0.0, 1, {}, terms, solution, None, scene, None, around)
 
 
 @pytest.mark.parametrize("per_label", [False, True])

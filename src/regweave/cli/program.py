@@ -20,7 +20,7 @@ from regweave.cli.options import JsonOption, complete_preset
 from regweave.config.presets import preset, preset_names
 from regweave.measures.verdict import CLINIC, SHIPPED, clinic_rules, default_rules, read_rules, shipped_text
 from regweave.options import in_table, table_text
-from regweave.registration.cuda import opening
+from regweave.registration import devices
 from regweave.registry import plugins_found
 from regweave.run.job import Method
 from regweave.run.memory import allowed_threads
@@ -137,8 +137,8 @@ def _commit() -> str | None:
 
 def _gpus() -> list[str]:
     """List the GPUs that `--device` may name, or give the reason for none."""
-    found, why = opening.gpus()
-    listed = [f"cuda:{i} {g.name} ({g.memory_bytes / 2**30:.0f} GB)" for i, g in enumerate(found)]
+    found, why = devices.gpus()
+    listed = [f"cuda:{i} {name} ({memory / 2**30:.0f} GB)" for i, (name, memory, *_) in enumerate(found)]
     return listed or [f"none: {why}"]
 
 

@@ -19,8 +19,6 @@ from typing import Any
 
 from regweave.errors import RegweaveError, UsageError
 from regweave.registration import devices
-from regweave.registration.cuda import opening
-from regweave.registration.cuda.opening import gpu_numbers
 from regweave.run.memory import share_memory
 from regweave.threads import kernel_threads
 
@@ -56,7 +54,7 @@ def place(device: str | None, scheduler: object = None) -> Placement:
             raise UsageError("E173", f"--device {device} numbers GPUs that workers of a cluster have", hint)
         return Placement(word)
     if word == "cuda":
-        return Placement(word, gpu_numbers(which))
+        return Placement(word, devices.gpu_numbers(which))
     return Placement() if devices.get(device).name == "cpu" else Placement(word, (0,))
 
 
@@ -247,7 +245,7 @@ def _serve_process(pipe: Connection, sharing: int, gpu: int | None) -> None:
 
 def _serve(pipe: Connection, gpu: int | None) -> None:
     if gpu is not None:
-        opening.use(gpu)
+        devices.use(gpu)
     while True:
         try:
             function, arguments = pipe.recv()

@@ -9,11 +9,11 @@ import numpy as np
 
 from regweave.config.settings import Level, Settings
 from regweave.io.disk.records import Count, Measured, Number
-from regweave.registration.devices import CPU, Device, DeviceArray
+from regweave.registration.cpu import CPU, Device, DeviceArray
 from regweave.registration.measure import StepSearch
 from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.spatial.warp import to_voxels
-from regweave.types import Float32Array, Geometry, ImagePair, Solution, Terms, WeightTable
+from regweave.types import Float32Array, ImagePair, Solution, Terms, WeightTable
 
 
 @dataclass(frozen=True)
@@ -33,32 +33,19 @@ class StepRecord:
 
 
 @dataclass(frozen=True)
-class LabelLoss:
-    """Loss of the labels of a step, measured when a learner asks: the loop itself has no use for it."""
-
-    device: Device
-    scene: Any
-    u: DeviceArray
-    around: StepSearch
-
-    def __call__(self, structures: Sequence[int] | None = None) -> Float32Array:
-        """Loss (N, L) of some structures, or of all that the moving labels show."""
-        return self.device.loss(self.scene, self.u, self.around, structures)
-
-
-@dataclass(frozen=True)
 class Step(StepRecord):
-    """One refinement step, with its evidence.
-
-    ``terms``, ``solution`` and ``loss`` are what a learner needs; they are not kept by `align`. ``grid`` is on
-    ``geometry``, the fixed image's grid at this level.
-    """
+    """One refinement step, with its evidence: what a learner needs; `align` does not keep it."""
 
     terms: Terms
     solution: Solution
-    grid: ControlGrid
-    geometry: Geometry
-    loss: LabelLoss
+    device: Device
+    scene: Any  # the pair at this level
+    u: DeviceArray  # displacement before the step
+    around: StepSearch
+
+    def loss(self, structures: Sequence[int] | None = None) -> Float32Array:
+        """Loss (N, L) of some structures, or of all that the moving labels show; the loop itself has no use for it."""
+        return np.asarray(self.device.loss(self.scene, self.u, self.around, structures))
 
 
 @dataclass(frozen=True)
@@ -110,9 +97,9 @@ def align(
             records.append(record)
             if on_step is not None:
                 found = replace(solution, labels=device.download(solution.labels))
-                loss = LabelLoss(device, scene.at(level), before, around)  # without the features of the metrics
-                evidence: dict[str, Any] = {"terms": device.terms(terms), "solution": found, "loss": loss}
-                on_step(Step(**vars(record), **evidence, grid=grid, geometry=scene.geometry))
+                bare = scene.at(level)  # without the features of the metrics
+                evidence = {"device": device, "scene": bare, "u": before, "around": around}
+                on_step(Step(**vars(record), terms=device.terms(terms), solution=found, **evidence))
     u = device.change_level(u, scene.factors, (1, 1, 1), pair.fixed.geometry.shape)
     return Alignment(device.download(u), tuple(records))
 

@@ -11,7 +11,7 @@ structure at all voxels: its force acts on both sides of the border, where the c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -43,28 +43,33 @@ QUIET = 0.1  # Control points with a gradient below this share of the typical on
 class DataTerm:
     """Weighted penalty of a member: its weight at each voxel and its window.
 
-    Where the maps of structures weigh differently, ``channels`` holds a factor for each channel, (G, 1, 1, 1), or
-    for each of its voxels, (G, X, Y, Z).
+    Where the maps of structures weigh differently, ``channels`` holds a factor for each channel, (1, 1, 1), or for each
+    of its voxels, (X, Y, Z); None leaves the channel out. In ``sums`` a GPU keeps what the fixed image alone decides.
     """
 
     member: Member
-    penalty: Penalty
-    weight: Float32Array
+    weight: Any
     radius: int
-    channels: Float32Array | None = None
+    channels: tuple[Any, ...] | None = None
+    sums: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def penalty(self) -> str:
+        """Name of the penalty of the metric."""
+        return str(self.member.implementation.PENALTY)  # type: ignore[attr-defined]
 
     def cost(self, comparison: Comparison, force: Float32Array) -> float:
         """Cost of a comparison; its derivative is added to ``force``."""
-        options = self.member.metric_options
+        penalty, options = PENALTIES[self.penalty], self.member.metric_options
         if self.channels is None:
-            return self.penalty(comparison.fixed, comparison.moved, self.weight, force, self.radius, options)
+            return penalty(comparison.fixed, comparison.moved, self.weight, force, self.radius, options)
         # A penalty is a mean over channels: one by one, each counts as many times as there are.
         n = len(self.channels)
         parts = zip(np.split(comparison.fixed, n), np.split(comparison.moved, n), self.channels, strict=True)
         return sum(
-            self.penalty(fixed, moved, self.weight * (factor / n), force, self.radius, options)
+            penalty(fixed, moved, self.weight * (factor / n), force, self.radius, options)
             for fixed, moved, factor in parts
-            if factor.any()
+            if factor is not None
         )
 
 
@@ -73,37 +78,40 @@ class Objective:
     """Data terms, the stiffness of each voxel, (X, Y, Z), where it is not 1, and the length that weighs bending."""
 
     terms: tuple[DataTerm, ...]
-    stiffness: Float32Array | None = None
+    stiffness: Any = None
     bending_mm: float = 0.0
+    by_host: tuple[DataTerm, ...] = ()  # terms that a GPU has no kernels for
 
 
 def data_terms(
-    scene: Scene, u: Float32Array, members: Sequence[Member], weights: WeightTable, settings: Refine
+    device: Any, scene: Any, u: Any, members: Sequence[Member], weights: WeightTable, settings: Refine
 ) -> Objective:
-    """Terms of the members, scaled so that a weight of one means a typical force of one at u."""
-    table = counted_once(scene, members, weights.select(tuple(m.name for m in members)))
-    classes = ClassWeights(scene, u, table, settings.class_reach_voxels)
-    valid = scene.valid(u)
-    out = []
+    """Terms of the members, scaled so that a weight of one means a typical force of one at u.
+
+    A member that the device cannot compare is left out.
+    """
+    table = counted_once(scene.host, members, weights.select(tuple(m.name for m in members)))
+    classes = ClassWeights(device, scene, u, table, settings.class_reach_voxels)
+    valid, out = scene.valid(u), []
     for comparison, member in zip(scene.compare(members, u), members, strict=True):
-        penalty = PENALTIES[member.implementation.PENALTY]  # type: ignore[attr-defined]
-        radius = settings.radius_voxels if member.support is None else member.support // 2
-        force = _core.zero_field(scene.geometry.shape)
-        term = DataTerm(member, penalty, valid, radius)
-        _cost(scene, [(term, comparison)], u, force)
-        out.append(_weighted(term, classes, u, np.float32(1 / _typical(force))))
+        if comparison is not None:
+            term = DataTerm(member, valid, settings.radius_voxels if member.support is None else member.support // 2)
+            out.append(_weighted(term, classes, 1 / device.typical_force(scene, term, comparison, u)))
     return Objective(tuple(out), classes.stiffness(), settings.bending_mm)
 
 
-def _weighted(term: DataTerm, classes: ClassWeights, u: Float32Array, scale: np.float32) -> DataTerm:
+def _weighted(term: DataTerm, classes: ClassWeights, scale: float) -> DataTerm:
     """Give a term of weight 1 the weights of its member, on its scale."""
-    if term.member.source == "image":
-        return replace(term, weight=classes.of_voxels(term.member) * term.weight * scale)
-    found = classes.of_structures(term.member)
+    device, scene, member = classes.device, classes.scene, term.member
+    if member.source == "image":
+        return replace(term, weight=classes.of_voxels(member, term.weight, scale))
+    found = classes.of_structures(member)
     if (found == found[0]).all():
-        return replace(term, weight=found[0] * term.weight * scale)
-    channels = classes.scene.maps(term.member.source, u).weigh(found)
-    return replace(term, weight=term.weight * scale, channels=channels)
+        return replace(term, weight=device.laid(scene, None, found[:1], term.weight, scale))
+    factors = scene.maps(member.source, classes.u).weigh(found)
+    channels = tuple(device.upload(np.ascontiguousarray(f)) if f.any() else None for f in factors)
+    weight = device.laid(scene, None, np.ones(1, dtype=np.float32), term.weight, scale)
+    return replace(term, weight=weight, channels=channels)
 
 
 def forces(scene: Scene, objective: Objective, u: Float32Array, smoothness: float) -> tuple[float, float, Float32Array]:
@@ -112,9 +120,7 @@ def forces(scene: Scene, objective: Objective, u: Float32Array, smoothness: floa
     The moving image is pulled through u as a whole: pulling what an earlier step has pulled blurs it a second time.
     """
     force = _core.zero_field(scene.geometry.shape)
-    # Isotropic in millimetres on an anisotropic grid.
-    s = stretch(scene.geometry)
-    factor = [[smoothness * float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]
+    factor = [[smoothness * f for f in row] for row in isotropic(scene.geometry)]
     if objective.stiffness is None:
         smooth = _core.diffusion_force(u, force, factor)
     else:
@@ -122,6 +128,12 @@ def forces(scene: Scene, objective: Objective, u: Float32Array, smoothness: floa
     if objective.bending_mm:
         smooth += bending(u, force, scene.geometry, smoothness, objective.bending_mm)
     return host_forces(scene, objective.terms, u, force), smooth, force
+
+
+def isotropic(geometry: Geometry) -> list[list[float]]:
+    """Factor of each component and axis that makes smoothness isotropic in millimetres on an anisotropic grid."""
+    s = stretch(geometry)
+    return [[float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]
 
 
 def bending(u: Float32Array, force: Float32Array, geometry: Geometry, smoothness: float, length_mm: float) -> float:
@@ -150,37 +162,31 @@ def counted_once(scene: Scene, members: Sequence[Member], weights: WeightTable) 
     return weights if (own == 1).all() else weights.scale(own[:, None])
 
 
-def _typical(force: Float32Array) -> float:
-    """Root mean square of the force over voxels, each voxel weighted by its own square: flat regions do not count."""
+def typical_force(scene: Scene, term: DataTerm, comparison: Comparison, u: Float32Array) -> float:
+    """Root mean square over voxels, each voxel weighted by its own square: flat regions do not count."""
+    force = _core.zero_field(scene.geometry.shape)
+    _cost(scene, [(term, comparison)], u, force)
     return max(float(np.sqrt(_core.mean_square_force(force))), LEAST_FORCE)
 
 
-def absolute(
+def _correlation(
     fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
 ) -> float:
-    """Sum over voxels of weight × mean over channels of √(d² + ε²) − ε."""
-    return _core.absolute_force(fixed, moved, weight, force, SMALL_DIFFERENCE)
-
-
-def correlation(
-    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
-) -> float:
-    """Sum over voxels of weight × mean over channels of (1 − correlation, or its square, in that radius)."""
     settings = (radius, options.variance_floor, options.squared)
     share = weight if len(fixed) == 1 else weight * np.float32(1 / len(fixed))
     channels = zip(fixed[:, None], moved[:, None], strict=True)
     return float(sum(_core.correlation_force(f, m, share, force, *settings) for f, m in channels))
 
 
-def tensor(
-    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
-) -> float:
-    """Sum over voxels of weight × ½ |ff' − mm'|²."""
-    return _core.tensor_force(fixed, moved, weight, force)
-
-
-Penalty = Callable[[Float32Array, Float32Array, Float32Array, Float32Array, int, Any], float]
-PENALTIES: dict[str, Penalty] = {"absolute": absolute, "correlation": correlation, "tensor": tensor}
+PENALTIES: dict[str, Callable[..., float]] = {
+    "absolute": lambda f, m, weight, force, radius, options: _core.absolute_force(
+        f, m, weight, force, SMALL_DIFFERENCE
+    ),
+    "correlation": _correlation,
+    "tensor": lambda f, m, weight, force, radius, options: _core.tensor_force(f, m, weight, force),
+}
+"""Sums over voxels of weight × a penalty: the mean over channels of √(d² + ε²) − ε, or of 1 − correlation, or its
+square, in a radius; or ½ |ff' − mm'|². Their force is added."""
 
 
 # The forces above are differences of the pulled image between neighbouring voxels. Where an image changes from voxel to
@@ -189,26 +195,13 @@ PENALTIES: dict[str, Penalty] = {"absolute": absolute, "correlation": correlatio
 # between voxels, and goes there wherever nothing else decides. So exact forces are those of cubic B-splines.
 
 
-def absolute_slope(
-    fixed: Float32Array, moved: Float32Array, weight: Float32Array, slope: Float32Array, scale: float, radius: int,
-    options: Any,
-) -> float:  # fmt: skip
-    """Add the derivative of `absolute` by the moved image; return the cost."""
-    return _core.absolute_slope(fixed, moved, weight, slope, scale, SMALL_DIFFERENCE)
-
-
-def correlation_slope(
-    fixed: Float32Array, moved: Float32Array, weight: Float32Array, slope: Float32Array, scale: float, radius: int,
-    options: Any,
-) -> float:  # fmt: skip
-    """Add the derivative of `correlation` by the moved image; return the cost."""
-    settings = (scale, radius, options.variance_floor, options.squared)
-    return _core.correlation_slope(fixed, moved, weight, slope, *settings)
-
-
-Slope = Callable[[Float32Array, Float32Array, Float32Array, Float32Array, float, int, Any], float]
-SLOPES: dict[str, Slope] = {"sad": absolute_slope, "ncc": correlation_slope}
-"""By metric whose features are the windowed intensities themselves."""
+SLOPES: dict[str, Callable[..., float]] = {
+    "sad": lambda f, m, weight, slope, scale, *_: _core.absolute_slope(f, m, weight, slope, scale, SMALL_DIFFERENCE),
+    "ncc": lambda f, m, weight, slope, scale, radius, options: _core.correlation_slope(
+        f, m, weight, slope, scale, radius, options.variance_floor, options.squared
+    ),
+}
+"""Costs of metrics whose features are the windowed intensities; the derivative by the moved image is added."""
 
 
 def has_slope(scene: Scene, member: Member) -> bool:
@@ -233,48 +226,60 @@ def exact_forces(
 
 @dataclass(frozen=True)
 class ClassWeights:
-    """Weights W at the voxels of a scene.
+    """Weights W at the voxels of a scene, on a device.
 
     ``u`` is the displacement (3, X, Y, Z) under which the moving labels are looked up, ``table`` has the rows of the
     members of the refinement. Up to ``reach`` beyond a structure, in voxels as `stretch` has them, its column still
     acts.
     """
 
-    scene: Scene
-    u: Float32Array
+    device: Any
+    scene: Any
+    u: Any
     table: WeightTable
     reach: float
 
     @cached_property
-    def numbers(self) -> IntArray:
+    def numbers(self) -> Any:
         """Column of each voxel, (X, Y, Z)."""
-        found = numbers_of(self.scene.moved_labels(self.u), self.table.classes)
-        return spread(found, self.reach, stretch(self.scene.geometry))
+        return self.device.columns(self.scene, self.u, self.table.classes, self.reach)
 
-    def of_voxels(self, member: Member) -> Float32Array:
-        """Weight of a member that compares images at each voxel, (X, Y, Z)."""
-        return self._laid(self.table.matrix[self.table.members.index(member.name)])
+    def of_voxels(self, member: Member, valid: Any = None, scale: float = 1.0) -> Any:
+        """Weight of a member that compares images at each voxel, (X, Y, Z), times those of the scene and a scale."""
+        return self._laid(self._row(member), valid, scale)
 
     def of_structures(self, member: Member) -> Float32Array:
         """Weight of the map of each structure, (K,), for a member that compares structure maps."""
-        row = _single(self.table.matrix[self.table.members.index(member.name)])
-        guides, maps, columns = self.scene.pair.guides, self.scene.pair.fixed.maps, self.table.classes
+        row, pair, columns = self._row(member), self.scene.host.pair, self.table.classes
         if member.source == "guides":
-            assert guides is not None
-            return np.asarray(row[columns.index(0)] * np.array(guides.weights), dtype=np.float32)
-        assert maps is not None
-        return row[[columns.index(c) if c in columns else 0 for c in maps.classes]]
+            return np.asarray(row[columns.index(0)] * np.array(pair.guides.weights), dtype=np.float32)
+        return row[[columns.index(c) if c in columns else 0 for c in pair.fixed.maps.classes]]
 
-    def stiffness(self) -> Float32Array | None:
+    def stiffness(self) -> Any:
         """Factor of the smoothness at each voxel, (X, Y, Z); None where it is 1 everywhere."""
-        return None if self.table.stiffness is None else self._laid(self.table.stiffness)
+        return None if self.table.stiffness is None else self._laid(self.table.stiffness.astype(np.float32))
 
-    def _laid(self, columns: Float64Array) -> Float32Array:
+    def _row(self, member: Member) -> Float32Array:
+        return np.ascontiguousarray(self.table.matrix[self.table.members.index(member.name)], dtype=np.float32)
+
+    def _laid(self, values: Float32Array, valid: Any = None, scale: float = 1.0) -> Any:
         """Value of the column of each voxel; that of the first where no labels choose, or all are the same."""
-        values = _single(columns)
-        if self.scene.pair.moving_labels is None or (values == values[0]).all():
-            return np.full(self.scene.geometry.shape, values[0], dtype=np.float32)
-        return values[self.numbers]
+        if self.scene.host.pair.moving_labels is None or (values == values[0]).all():
+            return self.device.laid(self.scene, None, values[:1], valid, scale)
+        return self.device.laid(self.scene, self.numbers, values, valid, scale)
+
+
+def columns(scene: Scene, u: Float32Array, classes: tuple[int, ...], reach: float) -> IntArray:
+    """Column of each voxel, by the moving label there, (X, Y, Z)."""
+    return spread(numbers_of(scene.moved_labels(u), classes), reach, stretch(scene.geometry))
+
+
+def laid(
+    scene: Scene, numbers: IntArray | None, values: Float32Array, valid: Float32Array | None, scale: float
+) -> Float32Array:
+    """Value of the column of each voxel, the first without ``numbers``, times weights of the scene and a scale."""
+    found = np.full(scene.geometry.shape, values[0], dtype=np.float32) if numbers is None else values[numbers]
+    return found if valid is None else found * valid * np.float32(scale)
 
 
 def spread(numbers: IntArray, reach: float, voxel: Float64Array) -> IntArray:
@@ -292,10 +297,6 @@ def spread(numbers: IntArray, reach: float, voxel: Float64Array) -> IntArray:
 def stretch(geometry: Geometry) -> Float64Array:
     """Voxel size along each axis relative to its geometric mean."""
     return np.asarray(geometry.spacing_mm / np.exp(np.log(geometry.spacing_mm).mean()))
-
-
-def _single(values: Float64Array) -> Float32Array:
-    return values.astype(np.float32)
 
 
 class Descent:

@@ -30,18 +30,7 @@ def measure(
     scene: Scene, u: Float32Array, around: StepSearch, scales: Float64Array | None
 ) -> tuple[Terms, Float64Array]:
     """Terms around the estimate u, and the scales of the members, fitted where none are given."""
-    return complete(host_costs(scene, u, around.schedule.bank, around), scene, u, around, scales)
-
-
-def host_costs(scene: Scene, u: Float32Array, members: Sequence[Member], around: StepSearch) -> Float32Array:
-    """Raw costs (M, N, L) of some members, by the host: the way of a metric that a device has no kernel for."""
-    return cost_volume(scene.compare(members, u), around.grid, around.labels)
-
-
-def complete(
-    costs: Float32Array, scene: Scene, u: Float32Array, around: StepSearch, scales: Float64Array | None
-) -> tuple[Terms, Float64Array]:
-    """Bring raw costs (M, N, L) of the bank to one scale, in place, and join what else an energy is made of."""
+    costs = host_costs(scene, u, around.schedule.bank, around)
     grid, labels = around.grid, around.labels
     weight = scene.valid(u)
     valid = None if weight.min() == 1 else grid.means(weight)
@@ -60,6 +49,11 @@ def complete(
         base=_node_displacements(u, grid) if around.schedule.pairwise == "elastic" else None,
     )
     return terms, scales
+
+
+def host_costs(scene: Scene, u: Float32Array, members: Sequence[Member], around: StepSearch) -> Float32Array:
+    """Raw costs (M, N, L) of some members, by the host: the way of a metric that a device has no kernel for."""
+    return cost_volume(scene.compare(members, u), around.grid, around.labels)
 
 
 def _class_shares(scene: Scene, u: Float32Array, around: StepSearch) -> Float32Array:

@@ -14,7 +14,7 @@ import numpy as np
 from regweave import notices
 from regweave.config.settings import Member, Refine, Settings
 from regweave.io.disk.records import Count, Number
-from regweave.registration.devices import CPU, Device
+from regweave.registration.cpu import CPU, Device
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors, shrink_geometry
 from regweave.spatial.warp import to_field

@@ -72,6 +72,11 @@ class Scene:
         late = getattr(resolution, "exact", False)
         return Scene(self.pair, self.fixed_channels, self.moving_channels, f, m, late)
 
+    @property
+    def host(self) -> Scene:
+        """The scene itself, as that of a GPU has one on the host."""
+        return self
+
     @cached_property
     def geometry(self) -> Geometry:
         """Grid of the fixed image at this level."""

@@ -121,11 +121,11 @@ def node_evidence(step: Step, weights: WeightTable, members: tuple[str, ...]) ->
     )  # share of each member in the unaries of eq. (1), (M, N, L)
     unary = np.partition(costs.sum(axis=0), 1, axis=1) if costs.shape[2] > 1 else None
     confidence = np.zeros(costs.shape[1]) if unary is None else unary[:, 1] - unary[:, 0]
-    nodes, place = step.grid.nodes, np.eye(4)
-    place[:3, :3] = np.diag(step.grid.spacing)
-    place[:3, 3] = step.grid.origin
+    nodes, place = step.around.grid.nodes, np.eye(4)
+    place[:3, :3] = np.diag(step.around.grid.spacing)
+    place[:3, 3] = step.around.grid.origin
     return NodeEvidence(
-        geometry=Geometry(nodes, step.geometry.affine @ place),
+        geometry=Geometry(nodes, step.scene.geometry.affine @ place),
         members=members,
         influence=costs.std(axis=2).reshape(-1, *nodes).astype(np.float32),
         confidence=confidence.reshape(nodes).astype(np.float32),

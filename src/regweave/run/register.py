@@ -23,7 +23,7 @@ from regweave.options import called
 from regweave.progress import OnProgress, ProgressReporter, RegistrationBar
 from regweave.registration import devices
 from regweave.registration.align import Alignment, Step, align
-from regweave.registration.devices import Device
+from regweave.registration.cpu import Device
 from regweave.registration.initial import STRUCTURES
 from regweave.registration.point_guides import PointGuides
 from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out

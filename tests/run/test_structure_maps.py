@@ -28,7 +28,7 @@ from regweave.spatial.warp import voxel_matrix
 from regweave.training import refinement as search
 from regweave.training.options import TrainOptions
 from regweave.training.predictor_fits import PredictorFits, Predictors, SegmentedImage
-from regweave.training.refinement_weights import RefinementWeights
+from regweave.training.refinement import RefinementWeights
 from regweave.training.run import fit_model
 from regweave.types import Geometry, Image, ImagePair, StructureMaps, WeightTable
 

@@ -1,5 +1,6 @@
 """Columns of the refinement: a structure trusts what left-out patients gain by, and noise is shrunk away."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from regweave.jobs.folds import one_by_one
 from regweave.jobs.table import PairFiles
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.statistics import error_by_patient
-from regweave.training.refinement_weights import (
+from regweave.training.refinement import (
     SHARES,
     SMOOTHNESS,
     Curve,
@@ -65,7 +66,7 @@ def run(dice_of, pairs=PAIRS):
     curves = (Curve("wide", {1.0: at(1.0)}, 1.0), Curve("edges", {v: at(v) for v in VALUES}, 1.0))
     found = RefinementWeights(COMMON, at(1.0), curves=curves)
     register = lambda ts: [scores(lambda _, t=t: t) for t in ts]  # noqa: E731
-    return weigh_by_structure(found, pairs, folds, by_curves(found), left_out, register), used
+    return weigh_by_structure(found, pairs, folds, partial(by_curves, found), left_out, register), used
 
 
 def test_structures_that_want_opposite_things_both_get_them():

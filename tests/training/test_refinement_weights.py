@@ -8,7 +8,7 @@ import pytest
 from regweave.jobs.folds import Fold, one_by_one
 from regweave.jobs.table import PairFiles
 from regweave.measures.scores import PairScore, StructureScore
-from regweave.training.refinement_weights import FACTORS, MAP_FACTORS, mix_refinement
+from regweave.training.refinement import FACTORS, MAP_FACTORS, mix_refinement
 from regweave.types import WeightTable
 
 START = WeightTable(

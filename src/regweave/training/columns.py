@@ -51,9 +51,6 @@ STRENGTHS = (0.3, 3.0)
 """Factors on the whole column of a class that are tried: its costs relative to the smoothness there."""
 NEAR = 0.9  # a smoothness within this factor of one that was tried counts as tried
 
-RegisterLeftOut = Callable[[Sequence[Sequence[WeightTable]]], Sequence[PairScores]]
-"""Registers the left-out pairs: for each set of weights, one for each fold, the scores of all pairs."""
-
 
 def select_columns(state: TrainingState) -> TrainingState:
     """Learn on each fold, register its left-out pairs, and select hyper-parameters, share, classes and factors."""
@@ -63,8 +60,7 @@ def select_columns(state: TrainingState) -> TrainingState:
     learner, folds = ColumnLearner.of(state), state.folds()
     shown = {name: contents.in_both for name, contents in state.scan.contents.items()}
     register, smoke = partial(state.candidates.left_out, folds), state.options.effort == "smoke"
-    attempts: list[Attempt] = []
-    trials: dict[LssvmOptions, Trial] = {}
+    attempts, trials = list[Attempt](), dict[LssvmOptions, Trial]()
     for options in grid:
         columns = []
         for i, fold in enumerate(folds, start=1):
@@ -218,7 +214,8 @@ class Trial:
     columns: Sequence[FittedColumns]  # learned columns, one for each fold
     uniform: PairScores  # scores of the uniform bank
     folds: Sequence[Fold]
-    register: RegisterLeftOut  # registers left-out pairs
+    register: Callable[[Sequence[Sequence[WeightTable]]], Sequence[PairScores]]
+    """Registers the left-out pairs: for each set of weights, one for each fold, the scores of all pairs."""
     smoke: bool = False  # try one value of everything
 
     def run(self, selections: Sequence[ColumnSelection]) -> list[PairScores]:
@@ -233,30 +230,17 @@ class Trial:
         self, selection: ColumnSelection, gated: PairScores, learned: PairScores | None = None, *, fitted: bool = True
     ) -> Attempt:
         """Record the surrogate loss beside the Dice of warped masks, each before and after learning."""
-        left_out = gated if learned is None else learned
-        before, after = self._surrogate() if fitted else (None, None)
+        left_out, options = gated if learned is None else learned, selection.options
+        found = [s for c in self.columns if (s := c.surrogate()) is not None] if fitted else []
+        before, after = np.mean(found, axis=0).tolist() if found else (None, None)
         line = Candidate(
-            C=selection.options.C,
-            alpha=selection.options.alpha,
-            eta=selection.options.eta,
-            share=selection.share,
-            balance=selection.balance,
+            C=options.C, alpha=options.alpha, eta=options.eta, share=selection.share, balance=selection.balance,
             strengths={str(c): f for c, f in selection.strengths.items()},
-            surrogate_uniform=before,
-            surrogate_learned=after,
-            dice_uniform=overall(self.uniform, left_out),
-            dice_learned=None if learned is None else overall(learned, left_out),
-            dice_gated=overall(gated, left_out),
+            surrogate_uniform=before, surrogate_learned=after, dice_uniform=overall(self.uniform, left_out),
+            dice_learned=None if learned is None else overall(learned, left_out), dice_gated=overall(gated, left_out),
             gated_classes=selection.classes,
-        )
+        )  # fmt: skip
         return selection, line
-
-    def _surrogate(self) -> tuple[float | None, float | None]:
-        found = [s for c in self.columns if (s := c.surrogate()) is not None]
-        if not found:
-            return None, None
-        before, after = np.mean(found, axis=0)
-        return float(before), float(after)
 
 
 def try_columns(options: LssvmOptions, trial: Trial, shown: Mapping[str, frozenset[int]]) -> list[Attempt]:

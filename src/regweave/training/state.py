@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from regweave.predictors import Predictor
     from regweave.training.candidates import CandidateRunner, PairScores
     from regweave.training.columns import ColumnSelection
-    from regweave.training.refinement_weights import RefinementWeights
+    from regweave.training.refinement import RefinementWeights
     from regweave.training.scan import DatasetScan
     from regweave.types import WeightTable
 

@@ -3,10 +3,12 @@
 import json
 import shutil
 
+import pydicom
 import pytest
 from made_body import write_study
 
 from regweave.cli import main
+from regweave.errors import EXIT_VERDICT
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,16 @@ def test_each_row_has_its_folder_and_a_failed_row_stops_no_other(done):
     page = (where / "out" / "index.html").read_text()
     tiles = page.split('id="sheet"')[1]
     assert tiles.index('data-id="bad"') < tiles.index('data-id="good"')  # failures are on the sheet, and first
+
+
+def test_a_failed_verdict_reaches_a_script_and_the_file(done, tmp_path, capsys):
+    study, out = done[0] / "study", tmp_path / "out"
+    (tmp_path / "r.toml").write_text("[structure_volume_percent]\nfail = -1\n")
+    words = ["contours", str(study / "plan"), str(study / "today"), "-o", str(out), "--structures", "Liver"]
+    assert main([*words, "--init", "none", "--rules", str(tmp_path / "r.toml"), "--quiet", "--strict"]) == EXIT_VERDICT
+    assert "verdict     fail: change of a structure's volume" in capsys.readouterr().err
+    roi = pydicom.dcmread(out / "rtstruct.dcm").StructureSetROISequence[0]
+    assert roi.ROIDescription.startswith("regweave: FAIL")
 
 
 def test_a_list_is_resumed_and_a_changed_result_runs_again(done, capsys):

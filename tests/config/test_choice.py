@@ -43,6 +43,9 @@ def test_metrics_by_hand_are_those_of_the_bank_that_knows_them(given):
         chosen.for_bank("multi")
     with pytest.raises(UsageError, match="E181"):
         choose_settings("default", None, None, {"ncc": 1.0, "lncc33": 1.0})
+    with pytest.raises(UsageError, match=r"E181: unknown metric 'mutualinfo'") as caught:
+        choose_settings("default", None, None, metric_weights(["mutualinfo"]))
+    assert "did you mean mi? mi: Mutual information" in caught.value.hint
 
 
 @pytest.mark.parametrize("given", [["ncc=much"], ["ncc="], {"ncc": "much"}, ["ncc", "ncc=2"]])

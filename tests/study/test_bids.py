@@ -187,6 +187,9 @@ def test_a_broken_person_stops_nothing(tmp_path, capsys):
     assert {name[:6] for name in derivatives(out)} == {"sub-01"}
     assert main(["bids", str(root), str(out), "group", "--quiet"]) == 1
     assert sorted({name[:6] for name in ids(out)}) == ["sub-01", "sub-02", "sub-03", "sub-04", "sub-05"]
+    add_person(root, "04", ("1",))  # mended: the earlier failure is forgotten
+    rw.bids(root, out, "participant", participant_label=["04"], skip_bids_validator=True, workers=1)
+    assert [row.status for row in rw.bids(root, out, "group", participant_label=["04"]).rows] == ["ok"]
 
 
 def test_people_side_by_side(tmp_path):

@@ -198,7 +198,7 @@ class _Labels(TyperCommand):
     cls=_Labels,
     epilog=examples(
         "regweave bids DATA DATA/derivatives/regweave participant",
-        "regweave bids DATA OUT participant --participant-label 01 02 --template mni.nii.gz",
+        "regweave bids DATA OUT participant --participant-label 01 02 --template t.nii",
         "regweave bids DATA OUT group",
     ),
 )

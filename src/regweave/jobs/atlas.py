@@ -34,14 +34,13 @@ from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import Number, RecordPart, SafeName, Text, read_record, record_text, write_record
 from regweave.io.labels import in_numbering, join_names
 from regweave.io.transforms.files import write_linear
-from regweave.jobs.batch import STORE, batch
+from regweave.jobs.batch import STORE, StudyOptions, batch
 from regweave.jobs.store import Outcome, run_tasks, worker_count
 from regweave.jobs.table import Table, TableColumns, read_table
 from regweave.measures.overlap import dice
 from regweave.measures.regions import region_table
 from regweave.measures.statistics import patients_of
 from regweave.options import called, described, option
-from regweave.progress import OnBatchProgress
 from regweave.registration.initial import initial_affine
 from regweave.run.fusion import Fusion, fuse
 from regweave.run.images import FILES
@@ -178,28 +177,16 @@ def require_alike(kinds: Mapping[str, str]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtlasOptions:
+class AtlasOptions(StudyOptions):
     """How atlases are chosen, registered and fused."""
 
     top: int = option(8, "Atlases that are registered to an image: those most like it.", panel="Method", metavar="N")
     fusion: Fusion = option("joint", "Way to join the labels: joint, vote or staple.", panel="Method", metavar="WORD")
-    preset: str | None = option(
-        None, "Settings of the registrations by name.", panel="Method", metavar="NAME", complete="preset"
-    )
     model: str | Path | None = option(
         None, "Weights by structure for the registrations: a file or a shipped name.", panel="Method",
         typed=Path | None, metavar="MODEL", complete="model",
     )  # fmt: skip
-    device: str | None = option(
-        None, "Compute device of the registrations: cpu, cuda, cuda:N or auto.", panel="Method", metavar="NAME"
-    )
-    workers: int | None = option(
-        None, "Processes, each with one thread. By default all cores.", panel="Machine", metavar="N"
-    )
     resume: bool = option(False, "Continue what was interrupted.", flags=("--resume",))
-    on_progress: OnBatchProgress | None = option(
-        None, "Function that gets a `BatchProgress` after every registration.", typed=None
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -172,6 +172,24 @@ class Batch(RecordPart):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """What studies of many images have in common."""
+
+    preset: str | None = option(
+        None, "Settings of the registrations by name.", panel="Method", metavar="NAME", complete="preset"
+    )
+    device: str | None = option(
+        None, "Compute device of the registrations: cpu, cuda, cuda:N or auto.", panel="Method", metavar="NAME"
+    )
+    workers: int | None = option(
+        None, "Processes, each with one thread. By default all cores.", panel="Machine", metavar="N"
+    )
+    on_progress: OnBatchProgress | None = option(
+        None, "Function that gets a `BatchProgress` after every registration.", typed=None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class BatchJob(Method):
     """Request of registrations of a list; a cell of the list takes the place of an option."""
 

@@ -29,10 +29,9 @@ from regweave.io.disk.records import write_record
 from regweave.io.modality import OUTSIDE_HU, Stated
 from regweave.io.transforms.files import write_linear
 from regweave.jobs.atlas import require_alike
-from regweave.jobs.batch import STORE, batch
+from regweave.jobs.batch import STORE, StudyOptions, batch
 from regweave.jobs.table import Table, TableColumns, read_table
 from regweave.options import called, described, option
-from regweave.progress import OnBatchProgress
 from regweave.registration.initial import initial_affine
 from regweave.run.fusion import fuse
 from regweave.run.images import FILES
@@ -51,7 +50,7 @@ CORRECTIONS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class TemplateJob:
+class TemplateJob(StudyOptions):
     """Template of a list of images."""
 
     images: Table = field(kw_only=False, metadata=described(
@@ -64,19 +63,7 @@ class TemplateJob:
     ))  # fmt: skip
     rounds: int = option(4, "Most rounds; fewer where the template changes no more.", panel="Method", metavar="N")
     sharpen: float = option(0.5, "Share of the fine detail that is added to the mean.", panel="Method", metavar="X")
-    preset: str | None = option(
-        None, "Settings of the registrations by name.", panel="Method", metavar="NAME", complete="preset"
-    )
-    device: str | None = option(
-        None, "Compute device of the registrations: cpu, cuda, cuda:N or auto.", panel="Method", metavar="NAME"
-    )
-    workers: int | None = option(
-        None, "Processes, each with one thread. By default all cores.", panel="Machine", metavar="N"
-    )
     resume: bool = option(False, "Continue what was interrupted.", flags=("--resume",))
-    on_progress: OnBatchProgress | None = option(
-        None, "Function that gets a `BatchProgress` after every registration.", typed=None
-    )
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,9 @@ from regweave.io.disk.text import read_json
 from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame
 from regweave.io.time_series import read_time_series
-from regweave.jobs.batch import STORE, THUMBNAIL, Batch, BatchRow, batch
+from regweave.jobs.batch import STORE, THUMBNAIL, Batch, BatchRow, StudyOptions, batch
 from regweave.jobs.store import Outcome, run_tasks
 from regweave.options import called, described, option
-from regweave.progress import OnBatchProgress
 from regweave.run.images import DEFAULT, FILES
 from regweave.run.job import TransformKind, rules_of
 from regweave.run.realign import MOTION, realign
@@ -48,7 +47,7 @@ CODE = "https://github.com/regweave/regweave"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BidsJob:
+class BidsJob(StudyOptions):
     """Registrations of a BIDS dataset."""
 
     bids_dir: str | Path = field(
@@ -62,10 +61,10 @@ class BidsJob:
         "participant registers, group makes the table and the page of all.", metavar="participant|group",
     ))  # fmt: skip
     participant_label: Sequence[str] | None = option(
-        None, "Labels of participants, with or without sub-. By default all.", typed=list[str] | None, metavar="LABEL…"
+        None, "Labels of participants, with or without sub-. By default all.", typed=list[str] | None, metavar="LABEL"
     )
     session_label: Sequence[str] | None = option(
-        None, "Labels of sessions, with or without ses-. By default all.", typed=list[str] | None, metavar="LABEL…"
+        None, "Labels of sessions, with or without ses-. By default all.", typed=list[str] | None, metavar="LABEL"
     )
     skip_bids_validator: bool = option(
         False, f"Do not run {VALIDATOR} first, where it is installed. Its errors are a warning.",
@@ -79,18 +78,8 @@ class BidsJob:
         "deformable", "Kind of the map to template or first session; other maps of one person are rigid.",
         panel="Method", metavar="KIND",
     )  # fmt: skip
-    preset: str | None = option(
-        None, "Settings of deformable maps by name.", panel="Method", metavar="NAME", complete="preset"
-    )
     nifti_frame: NiftiFrame = option(
         "auto", "Matrix that places NIfTI files; auto refuses files whose two disagree.", panel="Input"
-    )
-    device: str | None = option(None, "Compute device: cpu, cuda, cuda:N or auto.", panel="Method", metavar="NAME")
-    workers: int | None = option(
-        None, "Processes, each with one thread. By default all cores.", panel="Machine", metavar="N"
-    )
-    on_progress: OnBatchProgress | None = option(
-        None, "Function that gets a `BatchProgress` after every registration.", typed=None
     )
 
 
@@ -213,18 +202,14 @@ def _scans(folder: Path) -> list[_Scan]:
     files = [path for kind in ("anat", "func") for part in ("", "ses-*/") for path in folder.glob(f"{part}{kind}/*")]
     for path in sorted(files, key=lambda path: (path.parent, len(path.name), path.name)):
         if path.name.endswith(ENDINGS) and not OTHER_PART.search(path.name):
-            scan = _scan(path)
-            if scan is None or path.parent != folder.parent / scan.place or (scan.stem, scan.suffix) in found:
-                odd.append(path)
-            else:
-                found[scan.stem, scan.suffix] = scan
+            odd.append(path)
+            if name := NAME.fullmatch(path.name):
+                scan = _Scan(path, name["stem"], name["unit"], name["ses"] or "", name["suffix"])
+                if path.parent == folder.parent / scan.place and (scan.stem, scan.suffix) not in found:
+                    found[scan.stem, scan.suffix] = scan
+                    odd.pop()
     _leave_out(odd)
     return list(found.values())
-
-
-def _scan(path: Path) -> _Scan | None:
-    name = NAME.fullmatch(path.name)
-    return None if name is None else _Scan(path, name["stem"], name["unit"], name["ses"] or "", name["suffix"])
 
 
 def _pairs(scans: Sequence[_Scan], job: BidsJob, out: Path) -> list[_Pair]:
@@ -425,6 +410,7 @@ def _recorded(out: Path, rows: Mapping[str, BatchRow], units: Mapping[str, str],
     for key, unit in units.items():
         listed[unit].append(rows[key])
     for unit, some in listed.items():
+        (out / WORK / f"{unit.partition('_')[0]}.json").unlink(missing_ok=True)  # Of a person who had no images
         write_record(out / WORK / f"{unit}.json", _found(out, some).content())
     for person in dict.fromkeys(unit.partition("_")[0] for unit in listed):
         page.draw(_found(out, _kept(out, person)), f"{person}.html", person)

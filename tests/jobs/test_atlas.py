@@ -83,6 +83,9 @@ def test_a_new_image_is_segmented_and_a_second_call_gives_the_same_bytes(people,
     assert np.mean((found.data > 0) == (truth.data > 0)) > 0.9
     agreement = read_image(tmp_path / "one.agreement.nii.gz").data
     assert set(np.unique(agreement)) <= {0.0, 0.5, 1.0}
+    (tmp_path / "one.nii.gz").unlink()
+    assert main([*words, "-o", str(tmp_path / "one.nii.gz")]) == 3  # a file beside it would be replaced
+    assert "one.agreement.nii.gz' exists" in capsys.readouterr().err
     (tmp_path / "list.csv").write_text(f"id,image\na,{people / 'i3.nii.gz'}\nb,{people / 'people.csv'}\n")
     words[1] = str(tmp_path / "list.csv")
     assert main([*words, "-o", str(tmp_path / "many"), "--quiet"]) == 1

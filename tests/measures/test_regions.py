@@ -48,11 +48,24 @@ def test_the_command_takes_a_list_and_writes_a_table(files, capsys):
     assert json.loads(capsys.readouterr().out)[0]["voxels"] == int((labels == 3).sum())
 
 
+def test_names_cannot_be_formulas_or_break_the_table(files):
+    folder, _, _ = files
+    (folder / "n.json").write_text(json.dumps({"3": "=1+1", "70000": "a\tb\x1b[2J"}))
+    words = ["measure", str(folder / "l.nii.gz"), "--label-names", str(folder / "n.json"), "-o", str(folder / "n.tsv")]
+    assert main(words) == 0
+    assert [line.split("\t")[1] for line in (folder / "n.tsv").read_text().splitlines()] == [
+        "name", "'=1+1", "a b\\u001b[2J"
+    ]  # fmt: skip
+
+
 def test_another_grid_and_bad_lists_are_refused(files, capsys):
     folder, _, image = files
     write_image(folder / "other.nii.gz", Volume(image[1:].astype(np.float32), Geometry((8, 8, 7), GRID.affine)))
     assert main(["measure", str(folder / "l.nii.gz"), "--image", str(folder / "other.nii.gz")]) == 3
     assert "E112" in capsys.readouterr().err
+    (folder / "list.csv").write_text("id,labels\na,l.nii.gz\n")
+    assert main(["measure", str(folder / "list.csv"), "--image", str(folder / "i.nii.gz")]) == 2
+    assert "E192" in capsys.readouterr().err
     (folder / "list.csv").write_text("id,labels\na,gone.nii.gz\n")
     assert main(["measure", str(folder / "list.csv")]) == 3
     assert "E101" in capsys.readouterr().err

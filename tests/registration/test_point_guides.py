@@ -121,6 +121,8 @@ def test_points_that_do_not_guide_are_named() -> None:
     assert len(guides.fixed) == 12
     with pytest.raises(UsageError, match="E116: none of the 14 landmarks"):
         PointGuides.of(points + 1000, moving, names, 1.0, pair)
+    with pytest.raises(UsageError, match="E116: 520 landmarks are to guide, at most 500"):
+        PointGuides.of(np.tile(points[1:], (40, 1)), np.tile(points[1:], (40, 1)), names * 40, 1.0, pair)
 
 
 def test_a_start_is_drawn_to_the_points() -> None:

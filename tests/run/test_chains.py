@@ -87,6 +87,14 @@ def test_a_field_and_its_inverse_undo_each_other(case):
     np.testing.assert_allclose(back(forth(points)), points, atol=0.05)
 
 
+def test_an_inverse_alone_is_refused_where_it_goes_the_other_way(case):
+    write_transform(case / "own.h5", Transform(wave(FIXED, 1.5), ends=Ends("fixed_to_moving", FIXED, FIXED)))
+    words = (case / "fixed.nii.gz", f"[{case / 'own.h5'},1]", case / "fixed.nii.gz")
+    with pytest.raises(rw.RegweaveError, match="E117"):
+        rw.warp(*words)
+    assert rw.warp(*words, to="moving") is not None
+
+
 @pytest.mark.parametrize(
     ("word", "how", "atol"),
     [

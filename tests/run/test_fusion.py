@@ -186,6 +186,11 @@ def test_what_all_agree_on_stays_and_borders_are_no_exception():
     corner[0, 0, 0] = 1
     found = fuse(target, images, [LabelMap(corner * (k > 1), GRID) for k in range(5)])
     assert 0 < found.posterior.data[0, 0, 0] <= 1
+    kinds = [
+        LabelMap((200 * corner).astype(np.uint8), GRID) if k else LabelMap(corner.astype(np.int8), GRID)
+        for k in range(5)
+    ]
+    assert fuse(target, images, kinds, "vote").labels.data[0, 0, 0] == 200
     with pytest.raises(RegweaveError, match="E192"):
         fuse(target, images, labels, "mean")
     assert (fusion.PATCH, fusion.REACH, fusion.ALPHA, fusion.BETA) == (2, 3, 0.1, 2.0)

@@ -117,7 +117,7 @@ def test_the_record_gives_the_same_bits(guided, files, tmp_path):
         recorded_call(tmp_path / "out", moving_points=other)
 
 
-@pytest.mark.parametrize("accuracy", [0, -1.0, float("nan"), float("inf"), True, "1"])
+@pytest.mark.parametrize("accuracy", [0, -1.0, float("nan"), float("inf"), 1e300, True, "1"])
 def test_an_accuracy_that_is_no_length_is_refused(phantom, points, accuracy):
     with pytest.raises(RegweaveError, match=r"E116: guide_points is"):
         register(

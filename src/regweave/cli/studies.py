@@ -26,10 +26,11 @@ from regweave.cli.options import (
 )  # fmt: skip
 from regweave.contours.labels import contour_labels
 from regweave.errors import EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
-from regweave.io import atomic_path, prepare_output, read_image, read_labels, require_absent, write_image, write_labels
+from regweave.io import atomic_path, prepare_output, read_labels, require_absent, write_image, write_labels
 from regweave.io.dicom.rtstruct import write_rtstruct
 from regweave.io.dicom.series import read_series
 from regweave.io.disk.files import stem_of, suffix_of
+from regweave.io.disk.text import table_cell
 from regweave.io.images import FORMAT_OF
 from regweave.io.time_series import write_time_series
 from regweave.io.transforms.files import DICOM_SUFFIXES, write_linear
@@ -48,12 +49,15 @@ LABELS = ("--participant-label", "--session-label")
 
 
 def write_tsv(stream: IO[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with tabs between the cells; numbers have six digits."""
+    """Write rows with tabs between the cells; numbers have six digits, and texts are no formulas."""
+
+    def text(cell: Any) -> str:
+        return f"{cell:.6g}" if isinstance(cell, float) else table_cell(cell) if isinstance(cell, str) else str(cell)
+
     columns = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.writer(stream, delimiter="\t", lineterminator="\n")
     writer.writerow(columns)
-    cells = ([row.get(name, "n/a") for name in columns] for row in rows)
-    writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in line] for line in cells)
+    writer.writerows([text(row.get(name, "n/a")) for name in columns] for row in rows)
 
 
 @app.command(
@@ -135,6 +139,11 @@ def _one_file(job: SegmentJob, output: Path, *, overwrite: bool) -> list[dict[st
         message = f"'{output}' has a suffix that is no format of label maps or structure sets"
         raise UsageError("E152", message, f"use {', '.join(FORMAT_OF)} or .dcm, or name a folder")
     claim = require_absent(output, overwrite=overwrite)
+    beside = {} if as_set else {
+        name: output.with_name(f"{stem_of(output)}.{name}") for name in ("agreement.nii.gz", "posterior.nii.gz", "tsv")
+    }  # fmt: skip
+    for path in beside.values():
+        require_absent(path, overwrite=overwrite)
     series = read_series(Path(str(job.images))) if as_set else None
     with TemporaryDirectory(prefix="regweave-") as folder:
         rows = run_segment(**{**vars(job), "output": Path(folder) / "work"})
@@ -149,10 +158,9 @@ def _one_file(job: SegmentJob, output: Path, *, overwrite: bool) -> list[dict[st
             else:
                 drawn = StructureSet(contour_labels(labels, series), "atlas", series.frame_uid, series.identity)
                 write_rtstruct(output, drawn, series, source=drawn)
-        if series is None:
-            for name in ("agreement", "posterior"):
-                write_image(output.with_name(f"{stem_of(output)}.{name}.nii.gz"), read_image(done / f"{name}.nii.gz"))
-            shutil.copyfile(done / "labels.tsv", output.with_name(f"{stem_of(output)}.tsv"))
+        for name, path in beside.items():
+            with atomic_path(path) as part:
+                shutil.copyfile(done / ("labels.tsv" if name == "tsv" else name), part)
     return rows
 
 

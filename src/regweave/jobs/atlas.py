@@ -32,6 +32,7 @@ from regweave.io import (
 from regweave.io.disk.files import is_file
 from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import Number, RecordPart, SafeName, Text, read_record, record_text, write_record
+from regweave.io.disk.text import table_cell
 from regweave.io.labels import in_numbering, join_names
 from regweave.io.transforms.files import write_linear
 from regweave.jobs.batch import STORE, StudyOptions, batch
@@ -412,7 +413,7 @@ def fuse_labels(task: Mapping[str, Any]) -> dict[str, Any]:
             write_image(part / f"{word}.nii.gz", volume)
         lines = ["index\tname\tvoxels\tvolume_ml\testimated_dice"]
         lines += [
-            f"{row['label']}\t{row['name']}\t{row['voxels']}\t{row['volume_ml']:.6g}\t{_text(row['estimated_dice'])}"
+            f"{row['label']}\t{table_cell(row['name'])}\t{row['voxels']}\t{row['volume_ml']:.6g}\t{_text(row['estimated_dice'])}"
             for row in rows
         ]
         (part / "labels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from regweave.errors import UsageError
 from regweave.io import check_same_grid, read_image, read_labels
 from regweave.jobs.table import Table, TableColumns, read_table
 from regweave.measures.regions import region_table
@@ -47,6 +48,8 @@ def measure(
     """
     listed = isinstance(labels, list) or hasattr(labels, "to_dict")
     if listed or (isinstance(labels, str | Path) and Path(labels).suffix.lower() == ".csv"):
+        if image is not None:
+            raise UsageError("E192", "a list and an image are both given", "name the images in the column image")
         rows = read_table(labels, COLUMNS).rows  # type: ignore[arg-type]
         return [
             {"id": row["id"], **found}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,17 @@ from scipy import linalg, ndimage
 from regweave import notices
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import (
-    check_same_grid,
     fill_value,
     image_sha256,
     owned_path,
-    read_labels,
     read_transform,
     write_image,
     write_labels,
     write_transform,
 )
 from regweave.io.disk.outputs import working_folder
-from regweave.io.disk.records import write_record
+from regweave.io.disk.records import record_text, write_record
+from regweave.io.labels import join_names
 from regweave.io.modality import OUTSIDE_HU, Stated
 from regweave.io.transforms.files import write_linear
 from regweave.jobs.atlas import require_alike
@@ -84,7 +83,8 @@ def build_template(job: TemplateJob) -> dict[str, Any]:
     averages the images there, each interpolated once. The order of the list does not change a bit.
 
     The folder gets ``template.nii.gz``, ``labels.nii.gz`` by a vote where all images have labels, and for each image
-    ``transforms/ID.h5``, which brings it onto the template, and ``transforms/ID_inverse.h5``.
+    ``transforms/ID.h5``, which brings it onto the template, and ``transforms/ID_inverse.h5``. Structures are matched by
+    their names, which ``labels.json`` holds.
 
     Returns
     -------
@@ -94,8 +94,8 @@ def build_template(job: TemplateJob) -> dict[str, Any]:
     Raises
     ------
     RegweaveError
-        E132 for the list, E101 for files, E112 for labels on another grid, E135 where a registration failed, E150 where
-        the output is taken, E172 where some images are CT and others are not.
+        E132 for the list, E101 for files, E112 for labels on another grid, E130 for names that contradict each other,
+        E135 where a registration failed, E150 where the output is taken, E172 where some images are CT and others not.
     """
     listed = read_table(job.images, COLUMNS)
     if len(listed.rows) < 2:
@@ -104,9 +104,11 @@ def build_template(job: TemplateJob) -> dict[str, Any]:
     if job.rounds < 1 or not 0 <= job.sharpen <= 5:
         raise UsageError("E192", f"--rounds is {job.rounds}, --sharpen {job.sharpen:g}", "give 1 or more, and 0 to 5")
     rows = sorted((dict(row) for row in listed.rows), key=lambda row: (image_sha256(row["image"]), row["id"]))
-    folder, done = Path(job.output), list[dict[str, float]]()
+    folder, done, reading = Path(job.output), list[dict[str, float]](), Reading()
     with kernel_threads(allowed_threads(job.workers)), working_folder(folder, STORE, "a template", resume=job.resume):
-        people = [_read(row) for row in rows]
+        named = [reading.names_beside(row["labels"]) for row in rows if "labels" in row]
+        reading = replace(reading, numbering=join_names(named))
+        people = [_read(row, reading) for row in rows]
         require_alike({one.id: "ct" if one.image.modality == "ct" else "mr" for one in people})
         grid, starts = _first_space(people)
         flat = [Transform(Field.zero(grid), matrix) for matrix in starts]
@@ -119,15 +121,14 @@ def build_template(job: TemplateJob) -> dict[str, Any]:
             done.append({"change": change, "bias": bias})
             if change < STILL:
                 break
-        _write(people, maps, template, folder)
+        _write(people, maps, template, folder, reading)
         write_record(folder / "template.json", {"rounds": done, "images": [one.id for one in people]})
     return {"rounds": done}
 
 
-def _read(row: dict[str, str]) -> _Person:
-    image = Reading().image(row["image"])
-    if "labels" in row:
-        check_same_grid(image.geometry, read_labels(row["labels"]).geometry, row["labels"])
+def _read(row: dict[str, str], reading: Reading) -> _Person:
+    image = reading.image(row["image"])
+    reading.labels(row.get("labels"), image.geometry)
     assert image.modality is not None
     low, high = (0.0, 1.0) if image.modality == "ct" else default_window(image.data, image.modality)
     return _Person(row["id"], row, image, 1.0 / max(high - min(low, 0.0), 1e-9))
@@ -214,7 +215,9 @@ def _mean(people: Sequence[_Person], maps: Sequence[Transform], grid: Geometry, 
     return Volume(mean.astype(np.float32), grid, people[0].image.modality)
 
 
-def _write(people: Sequence[_Person], maps: Sequence[Transform], template: Volume, folder: Path) -> None:
+def _write(
+    people: Sequence[_Person], maps: Sequence[Transform], template: Volume, folder: Path, reading: Reading
+) -> None:
     """Write the template, the labels by a vote, and both directions of every map."""
     with owned_path(folder / "template.nii.gz") as part:
         write_image(part, template)
@@ -224,7 +227,12 @@ def _write(people: Sequence[_Person], maps: Sequence[Transform], template: Volum
         there = Transform(path.field, path.affine, Ends("fixed_to_moving", template.geometry, one.image.geometry))
         write_transform(folder / "transforms" / f"{one.id}.h5", there)
         write_transform(folder / "transforms" / f"{one.id}_inverse.h5", invert(there).transform)
-        if "labels" in one.row:
-            labels.append(warp_labels(read_labels(one.row["labels"]), path))
+        if (own := reading.labels(one.row.get("labels"), one.image.geometry)) is not None:
+            labels.append(warp_labels(own, path))
     if len(labels) == len(people):
-        write_labels(folder / "labels.nii.gz", fuse(template, [template] * len(labels), labels, "vote").labels)
+        fused = fuse(template, [template] * len(labels), labels, "vote").labels
+        with owned_path(folder / "labels.nii.gz") as part:
+            write_labels(part, fused)
+        if fused.names:
+            with owned_path(folder / "labels.json") as part:
+                part.write_text(record_text({str(v): name for v, name in fused.names.items()}), encoding="utf-8")

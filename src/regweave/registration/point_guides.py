@@ -31,6 +31,7 @@ PASSES, CLOSE_MM = 8, 0.02  # steps at most, and the distance to their goals at 
 EXACT = 1e-4  # variance, against that of the displacement, with which steps miss their goals
 LEAST_NOISE = 1e-8  # the same of points; less would not tell two points at one place from rounding
 LEAST_POINTS = 6  # with fewer points, no point is compared with what the others predict
+MOST_POINTS = 500  # more would take minutes, by the cube of their number
 FAR, LEAST_FAR_MM = 4.0, 5.0
 """A point contradicts the others beyond this multiple of the typical distance from predictions, and this distance."""
 LOOSE = 0.1  # variance of a point's error against that of the displacement, where points are compared with predictions
@@ -54,7 +55,7 @@ class PointGuides:
         Raises
         ------
         UsageError
-            E116 where no point lies inside both images.
+            E116 where no point lies inside both images, or more than `MOST_POINTS` do.
 
         Warns
         -----
@@ -67,6 +68,11 @@ class PointGuides:
             message = f"none of the {len(fixed)} landmarks that are to guide lies inside both images"
             raise UsageError(
                 "E116", message, "check that both files are in LPS or RAS as they state, and not exchanged"
+            )
+        if used.sum() > MOST_POINTS:
+            message = f"{used.sum()} landmarks are to guide, at most {MOST_POINTS} can"
+            raise UsageError(
+                "E116", message, "choose some, by a column guide of a .csv file: 1 for those, 0 for others"
             )
         reasons = dict.fromkeys(np.flatnonzero(~used).tolist(), "outside an image")
         at = np.flatnonzero(used)

@@ -53,10 +53,10 @@ def fuse(target: Volume, images: Sequence[Volume], labels: Sequence[LabelMap], m
         decided = (_voted if method == "vote" else _staple)(codes[:, differ], values.size)
         found[differ], posterior[differ] = decided
     agreement = (codes == found).mean(axis=0, dtype=np.float32)
-    widest = max((one.data.dtype for one in labels), key=lambda dtype: dtype.itemsize)
+    fitting = np.min_scalar_type(values[-1])
     names = {value: name for one in reversed(labels) for value, name in one.names.items()}
     grid = target.geometry
-    return Fused(LabelMap(values[found].astype(widest), grid, names), Volume(agreement, grid), Volume(posterior, grid))
+    return Fused(LabelMap(values[found].astype(fitting), grid, names), Volume(agreement, grid), Volume(posterior, grid))
 
 
 def _joint(

@@ -22,6 +22,7 @@ from regweave.run.resolve import predictor_of
 from regweave.types import Field, ImagePair
 
 REJECTED = ("W210", "W216")  # warnings that a start was rejected
+MOST_MM = 1000.0  # largest accuracy of landmarks
 
 
 def require_start(init: Any, model: Model | None, *, guided: bool = False) -> None:
@@ -67,10 +68,10 @@ def start_pair(inputs: Inputs, init: Any, *, follow_links: bool = False, alone: 
 
 
 def require_accuracy(accuracy_mm: Any) -> None:
-    """Refuse an accuracy of landmarks that is no length above 0: E116."""
+    """Refuse an accuracy of landmarks that is no length above 0 and up to `MOST_MM`: E116."""
     number = isinstance(accuracy_mm, int | float) and not isinstance(accuracy_mm, bool)
-    if accuracy_mm is not None and not (number and 0 < accuracy_mm < np.inf):
-        message = f"guide_points is {accuracy_mm!r}, needed is the accuracy of the landmarks in mm, above 0"
+    if accuracy_mm is not None and not (number and 0 < accuracy_mm <= MOST_MM):
+        message = f"guide_points is {accuracy_mm!r}, needed is an accuracy in mm above 0 and up to {MOST_MM:g}"
         raise UsageError("E116", message, "give the standard deviation of their places, such as 1")
 
 

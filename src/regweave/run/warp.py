@@ -195,11 +195,15 @@ def onto_grid(transform: Chain, reference: ImageLike | Geometry | None, **words:
     if loaded.field.geometry is ANYWHERE:
         raise UsageError("E115", f"{_name(transform)} has no grid of its own", "name an image with reference")
     if transform != IDENTITY and grid is not None and not _joins_frame(transform, reference):
-        require_reference(
-            loaded.ends, grid, _name(transform), space=words.get("to"), other_grid=words.get("other_grid", False),
-            whole_scan=words.get("whole_scan", False),
-        )  # fmt: skip
+        _require_reference(loaded, grid, _name(transform), words)
     return loaded
+
+
+def _require_reference(loaded: Transform, grid: Geometry, name: str, words: GridWords) -> None:
+    require_reference(
+        loaded.ends, grid, name, space=words.get("to"), other_grid=words.get("other_grid", False),
+        whole_scan=words.get("whole_scan", False),
+    )  # fmt: skip
 
 
 def _parsed(word: Any) -> tuple[Any, bool]:
@@ -227,6 +231,8 @@ def _joined(chain: Sequence[Any], reference: ImageLike | Geometry | None, words:
                 raise RegweaveError("E118", message, "check the order: the first of the list starts from the reference")
         steps.append(one)
         here = None if one.ends is None else one.ends.target
+    if len(steps) == 1:
+        _require_reference(steps[0], grid, _name(chain[0]), words)
     return spatial.chained(steps, grid)
 
 

@@ -54,7 +54,7 @@ from regweave.io.images import FORMAT_OF
 from regweave.io.labels import read_name_map
 from regweave.io.time_series import TimeSeries, write_time_series
 from regweave.io.transforms.files import DICOM_SUFFIXES, LINEAR_SUFFIXES
-from regweave.run.check import range_within
+from regweave.run.check import range_within, require_limits
 from regweave.run.warp import IDENTITY, Space, bring, onto_grid, warp_points
 from regweave.spatial.warp import Interpolation, warp_image, warp_labels
 from regweave.types import Geometry, StructureSet, Transform
@@ -330,8 +330,8 @@ def dose(
 ) -> None:
     """Bring a planned dose into the space of a new series.
 
-    The result has the spacing of the dose, is 0 outside of it, and is marked
-    as warped. The frame of reference of the dose is checked
+    The result has about the spacing of the dose, in whole voxels of the new
+    series, is 0 outside of the dose, and is marked as warped. The frame of reference of the dose is checked
     against PLANNING, and against a transform that is a DICOM registration;
     an ITK transform states none. With --limit, OUTPUT_low and OUTPUT_high
     have the least and the largest dose within the limit of the error.
@@ -340,7 +340,9 @@ def dose(
     claim = require_absent(output, overwrite=overwrite)
     ends = [] if limit is None else [output.with_name(f"{output.stem}_{end}{output.suffix}") for end in ("low", "high")]
     claims = [require_absent(path, overwrite=overwrite) for path in ends]
-    limits = None if limit is None else read_image(limit)
+    limits = None
+    if limit is not None:
+        require_limits(limits := read_image(limit), limit)
     require_outside(output, reference, *([] if planning is None else [planning]))
     found, today = read_dose(file), read_series(reference, series)
     if not allow_id_mismatch:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from scipy import ndimage
 
 from regweave.config.settings import Settings
+from regweave.errors import RegweaveError
 from regweave.io.disk.records import Count, Measured, RecordPart, Text, Whole
 from regweave.measures.body import body_mask
 from regweave.measures.overlap import dice
@@ -29,6 +31,7 @@ SMOOTHER = 1.5
 QUANTILE = 0.9
 """Share of errors that should lie below their limit; what was measured is in `benchmark/results/check.json`."""
 UNKNOWN = -1.0
+MOST_MM = 1000.0  # no limit is larger
 FACTORS = (0.931, 0.591, 0.174, 0.15)
 """Logarithm of the limit in voxels: a constant, and factors of the `features`; fitted by `benchmark/check.py`."""
 FLOOR = 0.02
@@ -206,6 +209,14 @@ def summarise(
         limit_mm=_mean(limit[body]), structures=tuple(rows),
     )  # fmt: skip
     return check, Volume(limit, pair.fixed.geometry)
+
+
+def require_limits(image: Volume, path: str | Path) -> None:
+    """Raise E122 for an image that is no map of limits: values that no limit has, or whole numbers as labels have."""
+    low, high = float(image.data.min()), float(image.data.max())
+    if ((image.data < 0) & (image.data != UNKNOWN)).any() or high > MOST_MM or (image.data % 1 == 0).all():
+        message = f"'{path}' is no map of limits: it holds values from {low:g} to {high:g}"
+        raise RegweaveError("E122", message, "give error_limit.nii.gz of the registration, made with --check")
 
 
 def range_within(values: Volume, limit: Volume) -> tuple[Volume, Volume]:

@@ -73,6 +73,55 @@ def bad_mask() -> list[list[NDArray[np.uint8]]]:
     return [[grid_of(register(pair, **given), z) for given in ({}, {"fixed_mask": mask})]]
 
 
+def guides() -> list[list[NDArray[np.uint8]]]:
+    """Contours of a head and neck: without guides, with guides, and with guides of which one is drawn 12 mm off."""
+    pair = anatomy.pair("head and neck", 3, 4.0)
+    labels, name = pair.fixed_labels, "left parotid"
+    value = next(v for v in labels.values() if labels.name(v) == name)
+    shown = labels.data == value
+    off = np.where(shown, 0, labels.data)
+    off[np.roll(shown, 3, axis=1)] = value
+    wrong = replace(pair, fixed=replace(pair.fixed, labels=replace(labels, data=off)))
+    runs = (register(pair), register(pair, guide=True), register(wrong, guide=True))
+    return [[contoured(run, HEIGHT)[1][0] for run in runs]]
+
+
+def landmarks() -> list[list[NDArray[np.uint8]]]:
+    """Deformation grids of a chest: without landmarks, with four right ones, and with one of them 25 mm off."""
+    pair = anatomy.pair("chest", 0, 4.0)
+    middle = pair.fixed.geometry.points((np.array(pair.fixed.data.shape) - 1) / 2)
+    fixed = middle + np.array([(80.0, 0, 0), (-80.0, 0, 0), (60.0, 40.0, 0), (-60.0, 40.0, 0)])
+    right = warp_points(fixed, register(pair).transform)
+    wrong = right + np.array([(0, 0, 0), (0, 25.0, 0), (0, 0, 0), (0, 0, 0)])
+    given = ({}, *({"fixed_points": fixed, "moving_points": m, "guide_points": 1.0} for m in (right, wrong)))
+    return [[grid_of(register(pair, **one)) for one in given]]
+
+
+def rigid() -> list[list[NDArray[np.uint8]]]:
+    """Deformation grids over the mandible, without and with a rigid mandible."""
+    pair = anatomy.pair("head and neck", 1, 3.0)
+    names = pair.fixed_labels
+    shown = names.data == next(v for v in names.values() if names.name(v) == "mandible")
+    z = int(np.argmax(shown.sum(axis=(0, 1))))
+    return [[grid_of(register(pair, rigid=kept), z) for kept in (None, ["mandible"])]]
+
+
+def lung() -> list[list[NDArray[np.uint8]]]:
+    """Differences of a chest in the window of the lung, when the refinement sees soft tissue alone, and by default."""
+    pair = anatomy.pair("chest", 0, 3.0)
+    settings = rw.preset("default")
+    blind = [m if m.stage == "levels" else m.model_copy(update={"window": None}) for m in settings.banks["ct"]]
+    narrow = settings.model_copy(update={"banks": {**settings.banks, "ct": tuple(blind)}})
+    found = []
+    for config in (narrow, settings):
+        warped = register(pair, config=config).warped.data
+        z = warped.shape[2] // 2
+        grey = 0.5 + np.swapaxes(warped[:, :, z] - pair.fixed.data[:, :, z], 0, 1) / 800.0
+        zoomed = ndimage.zoom(grey, HEIGHT / grey.shape[0], order=1)
+        found.append(np.repeat(np.rint(np.clip(zoomed, 0, 1) * 255)[..., None], 3, axis=2).astype(np.uint8))
+    return [found]
+
+
 def grid_of(result: rw.Result, z: int | None = None) -> NDArray[np.uint8]:
     """Draw lines of equal place in the moving image over an axial plane of the warped image."""
     volume = result.warped
@@ -122,6 +171,10 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "bad-start": bad_start,
     "bad-smoothness": bad_smoothness,
     "bad-mask": bad_mask,
+    "guides": guides,
+    "landmarks": landmarks,
+    "rigid": rigid,
+    "lung": lung,
 }
 
 if __name__ == "__main__":

@@ -139,6 +139,18 @@ def test_contours_refuse_a_registration_of_other_frames(capsys, study, tmp_path)
     words = ("warp", "rtstruct", plan / "rtstruct.dcm", "--planning", plan / "ct", "-t", reg, "-r", study / "today")
     status, _, err = run(capsys, *words, "-o", tmp_path / "new.dcm")
     assert (status, "E160" in err) == (3, True)
+    for inverse in (f"[{reg},1]", "[identity,1]"):  # frames of an inverse are not compared
+        status, _, err = run(capsys, *words, "-t", inverse, "-o", tmp_path / "new.dcm")
+        assert (status, "E192" in err) == (2, True)
+
+
+def test_the_inverse_of_a_registration_starts_in_the_frame_of_the_plan(capsys, study, tmp_path):
+    reg, plan = tmp_path / "reg.dcm", study / "plan" / "ct"
+    assert run(capsys, "convert", study / "shift.tfm", "-o", reg, "-r", study / "today", "--planning", plan)[0] == 0
+    for fixed, moving, expected in ((plan, study / "today", 0), (study / "today", plan, 3)):
+        words = ("warp", "image", moving, "-t", f"[{reg},1]", "-r", fixed, "-o", tmp_path / f"{fixed.name}.nii.gz")
+        status, _, err = run(capsys, *words)
+        assert (status, "E160" in err) == (expected, expected == 3), err
 
 
 def test_the_ways_out_of_several_series_are_those_that_the_message_names(capsys, study, tmp_path):

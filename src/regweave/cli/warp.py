@@ -55,7 +55,7 @@ from regweave.io.labels import read_name_map
 from regweave.io.time_series import TimeSeries, write_time_series
 from regweave.io.transforms.files import DICOM_SUFFIXES, LINEAR_SUFFIXES
 from regweave.run.check import range_within, require_limits
-from regweave.run.warp import IDENTITY, Space, bring, onto_grid, warp_points
+from regweave.run.warp import IDENTITY, INVERSE, Space, bring, onto_grid, warp_points
 from regweave.spatial.warp import Interpolation, warp_image, warp_labels
 from regweave.types import Geometry, StructureSet, Transform
 
@@ -377,6 +377,9 @@ def _frames_checked(transform: str, today: Series, frame: str, subject: str) -> 
     A DICOM registration has to be of today's frame and of the plan's; the identity holds within one frame alone.
     Frames give the direction: inside the block W212, that it is unknown, is muted.
     """
+    if INVERSE.fullmatch(transform):
+        message = f"-t is {transform}, and contours and doses take a transform itself"
+        raise UsageError("E192", message, "pass a file of the inverse, such as inverse.h5")
     if transform == IDENTITY and today.frame_uid and frame and today.frame_uid != frame:
         message = f"the identity joins nothing: {subject} and the reference have different frames of reference"
         raise RegweaveError("E160", message, "pass the registration of the two series with -t")

@@ -231,7 +231,7 @@ def _joined(chain: Sequence[Any], reference: ImageLike | Geometry | None, words:
                 raise RegweaveError("E118", message, "check the order: the first of the list starts from the reference")
         steps.append(one)
         here = None if one.ends is None else one.ends.target
-    if len(steps) == 1:
+    if not _joins_frame(chain[0], reference) and len(steps) == 1:
         _require_reference(steps[0], grid, _name(chain[0]), words)
     return spatial.chained(steps, grid)
 
@@ -261,16 +261,17 @@ def _grid(reference: ImageLike | Geometry | None, words: GridWords) -> Geometry 
     return read_stored(reference, frame, follow_links=links).geometry
 
 
-def _joins_frame(transform: TransformLike, reference: ImageLike | Geometry | None) -> bool:
+def _joins_frame(transform: Any, reference: ImageLike | Geometry | None) -> bool:
     """Return whether a DICOM registration starts in the frame of a DICOM series; E160 where that is another one."""
-    if not isinstance(transform, str | Path) or suffix_of(Path(transform)) not in DICOM_SUFFIXES:
+    source, back = _parsed(transform)
+    if not isinstance(source, str | Path) or suffix_of(Path(source)) not in DICOM_SUFFIXES:
         return False
     path = as_path(reference)
     if path is None or not is_dicom(path):
         return False
     frame = choose_series(path).identity.frame_uid
     if frame:
-        require_registered(read_reg(transform), frame, f"'{transform}'")
+        require_registered(read_reg(source), frame, f"'{transform}'", back=back)
     return bool(frame)
 
 

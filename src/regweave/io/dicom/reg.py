@@ -51,9 +51,9 @@ def read_reg(path: str | Path) -> DicomRegistration:
     return DicomRegistration(transform, False, registered, source, identity)
 
 
-def require_registered(found: DicomRegistration, frame: str, subject: str) -> None:
-    """Raise E160 for a registration that does not start in the frame of the grid of the result."""
-    if found.registered_frame != frame:
+def require_registered(found: DicomRegistration, frame: str, subject: str, *, back: bool = False) -> None:
+    """Raise E160 for a registration, or its inverse, that does not start in the frame of the grid of the result."""
+    if frame != (found.source_frame if back else found.registered_frame):
         message = f"{subject} brings images into another frame of reference than that of the reference"
         raise RegweaveError("E160", message, "name the series whose frame is the registered one with -r")
 

@@ -36,6 +36,10 @@ def write_phantoms(folder: Path, shape: Shape = (20, 20, 20), spacing_mm: Spacin
     for path, seeds in (("pairs.csv", range(2, 5)), ("others.csv", range(5, 7))):
         rows = [",".join([f"pair{n}", *write_pair(n, (f"p{n}_fixed", f"p{n}_moving")), f"p{n}"]) for n in seeds]
         (folder / path).write_text("\n".join([HEADER, *rows]) + "\n", encoding="utf-8")
+    people = [f"p{n},p{n}_fixed.nii.gz,p{n}_fixed_labels.nii.gz" for n in (2, 3, 4)]
+    (folder / "people.csv").write_text("\n".join(["id,image,labels", *people]) + "\n", encoding="utf-8")
+    (folder / "list.csv").write_text("id,image\na,p5_fixed.nii.gz\nb,p6_fixed.nii.gz\n", encoding="utf-8")
+    shutil.copy(folder / "p5_moving.nii.gz", folder / "new.nii.gz")
     points = np.array([[0.0, 0.0, 0.0], [20.0, -10.0, 15.0]])
     for name in ("fixed_points.csv", "today_points.csv", "planning_points.csv"):
         write_points(folder / name, points, ["a", "b"])

@@ -3,10 +3,13 @@
 import importlib.util
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from made_body import TODAY, Body, write_study
+from made_dicom import dose, save
 
 ROOT = Path(__file__).parents[2]
 TESTS = ("tests/metrics/test_conformance.py", "tests/losses/test_conformance.py", "pyproject.toml")
@@ -35,4 +38,10 @@ def phantom_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in TESTS:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
+    made = Body(along=tuple(3.0 * k for k in range(10)))
+    write_study(folder, made, replace(TODAY, along=made.along))
+    for old, new in (("plan", "PLAN/ct"), ("today", "TODAY"), ("PLAN/ct/set.dcm", "PLAN/rtstruct.dcm")):
+        (folder / new).parent.mkdir(exist_ok=True)
+        (folder / old).rename(folder / new)
+    save(folder / "PLAN" / "dose.dcm", dose(made))
     return folder

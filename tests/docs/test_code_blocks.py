@@ -25,6 +25,7 @@ import pytest
 
 from regweave import losses, metrics, registry
 from regweave.cli import main
+from regweave.cli.app import load_command
 from regweave.config import presets as registration_settings
 from regweave.config.settings import Settings
 from regweave.jobs import methods
@@ -222,6 +223,23 @@ def test_blocks_of_a_page_run_as_typed(page: Path, page_folder: Path) -> None:
 def test_every_block_says_whether_it_runs() -> None:
     tags = {page.name: {block.tag for block in blocks_of(page)} - {*RUN, *SHOWN} for page in PAGES}
     assert {page: unknown for page, unknown in tags.items() if unknown} == {}
+
+
+def test_commands_that_are_shown_alone_are_understood() -> None:
+    """Blocks that need a GPU, a cluster or a clinic do not run here; their options are those of the program."""
+    seen = 0
+    for page in PAGES:
+        shown = [block for block in blocks_of(page) if block.tag == "text"]
+        calls = [line for block in shown for line in commands_of(block.text) if line.startswith("regweave ")]
+        for call in calls:
+            words = shlex.split(re.sub(r" [>|&].*$", "", call))[1:]
+            command, name = load_command(words[0]), words.pop(0)
+            while hasattr(command, "commands"):
+                name = words.pop(0)
+                command = command.commands[name]
+            command.make_context(name, words)  # raises on an unknown or missing word
+            seen += 1
+    assert seen > 15
 
 
 def test_pages_that_extend_the_package_do(page_folder: Path, little_work: None) -> None:

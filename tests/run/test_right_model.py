@@ -69,12 +69,13 @@ def test_a_model_of_another_modality_is_refused(pair):
     assert "trained on CT" in caught.value.message
     assert "hippocampus-t1" in caught.value.hint  # a shipped model that would fit
     assert "fixed_modality" in caught.value.hint
-    register(pair.fixed, pair.moving, model=model_for("mr"))
+    register(pair.fixed, pair.moving, moving_labels=named_as(pair, (1, 2)), model=model_for("mr"))
 
 
 def test_what_is_stated_decides(pair):
     stated = Reading(fixed_modality="ct", moving_modality="ct")
-    found = register(pair.fixed, pair.moving, model=model_for("ct"), **vars(stated))
+    labels = named_as(pair, (1, 2))
+    found = register(pair.fixed, pair.moving, moving_labels=labels, model=model_for("ct"), **vars(stated))
     assert found.provenance.modality.model_dump() == {"fixed": "ct", "moving": "ct", "bank": "ct"}
     with pytest.raises(RegweaveError, match="E172"):
         register(pair.fixed, pair.moving, model=model_for("mr"), **vars(stated))
@@ -281,12 +282,16 @@ def test_fixed_labels_alone_are_told(pair):
 def test_the_record_has_how_much_of_a_model_was_used(pair):
     """Without labels or a predictor nothing chooses columns; a background as before learning is no model at all."""
     whole = register(pair.fixed, pair.moving, moving_labels=named_as(pair, (1, 2)), model=model_for("mr")).provenance
-    part = register(pair.fixed, pair.moving, model=model_for("mr")).provenance
+    with pytest.warns(RegweaveWarning, match="W262: the model chooses no weights"):
+        found = register(pair.fixed, pair.moving, model=model_for("mr"))
+    part = found.provenance
+    assert any("W262" in reason.text for reason in found.verdict.reasons)
     plain = model_for("mr")
     even = replace(
         plain, weights=replace(plain.weights, matrix=np.column_stack([[0.5, 0.5], *plain.weights.matrix.T[1:]]))
     )
-    none = register(pair.fixed, pair.moving, model=even).provenance
+    with notices.muted():
+        none = register(pair.fixed, pair.moving, model=even).provenance
     assert [r.model.used for r in (whole, part, none)] == ["all", "part", "none"]
     assert whole.model.reason == ""
     assert "no moving labels" in part.model.reason

@@ -163,6 +163,11 @@ class Recipe:
                 pair if self.match is None else pair.with_moving(labels=self.match.apply(pair.moving_labels))
             ), "labels"
         if self.predictor is None:
+            if self.model is not None:
+                notices.warn(
+                    "W262: the model chooses no weights: there are no moving labels and it segments no images; "
+                    "those of its background serve everywhere"
+                )
             return pair.with_moving(labels=None), "none"
         return pair.with_moving(labels=self.predictor.labels(pair.moving)), "predicted"
 

@@ -31,8 +31,8 @@ from regweave.run.warp import GridWords
 
 NAMES = {
     "Field", "Geometry", "Image", "LabelMap", "MetricLearner", "Model", "Progress", "RegweaveError", "RegweaveWarning",
-    "Result", "Settings", "Transform", "Volume", "WeightTable", "__version__", "batch", "build_atlas", "build_template",
-    "evaluate",
+    "Result", "Settings", "Transform", "Volume", "WeightTable", "__version__", "batch", "bids", "build_atlas",
+    "build_template", "evaluate",
     "evaluate_atlas", "examples", "load",
     "measure", "models", "preset", "preset_names", "propagate_contours", "realign", "register", "segment", "TimeSeries",
     "train", "warp", "warp_labels", "warp_points",

@@ -102,6 +102,14 @@ def test_shapes_end_half_way_to_empty_slices_and_outside_are_none(drawn):
     assert moved.contours == ()
 
 
+def test_a_structure_without_area_is_outside_everywhere(drawn):
+    series, found = drawn["even"]
+    solid = found.named("solid")
+    line = replace(solid, contours=(replace(solid.contours[0], points_mm=solid.contours[0].points_mm[[0, 5, 9, 5]]),))
+    assert (shape_of(line, series).at(solid.contours[0].points_mm) > 0).all()
+    assert not carry(shape_of(line, series), Transform(Field.zero(series.image.geometry)), series).contours
+
+
 def test_preimages_undo_a_curved_field(drawn):
     geometry = drawn["even"][0].image.geometry
     grid = geometry.points(np.moveaxis(np.indices(geometry.shape, dtype=float), 0, -1))

@@ -133,7 +133,7 @@ def contours(
     shared: dict[str, Any] = {
         "structures": _names(structures), "model": model, "init": init, "name_map": name_map, "rules": rules,
         "show_ids": show_ids, "allow_id_mismatch": allow_id_mismatch, "carry_external": carry_external,
-        "both_ways": both_ways, "check": check, "device": device, "rigid": rigid or (),
+        "both_ways": both_ways, "check": check, "device": device, "rigid": () if rigid is None else rigid,
     }  # fmt: skip
     if today is None:
         alone = {

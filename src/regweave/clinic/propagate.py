@@ -270,7 +270,7 @@ def _stiff(
     """Return names of structures that stay rigid: those asked for, and fixation devices that the copy shows."""
     shown = set(labels.values())
     devices = [one.name for one in tissue if one.kind == "FIXATION" and values[one.number] in shown]
-    found = [*(names_of(asked) if asked else ()), *devices]
+    found = [*(() if asked == () else names_of(asked)), *devices]
     return [names.get(name, name) for name in found] or None
 
 

@@ -63,7 +63,9 @@ class Shape:
         return np.asarray(STEP_MM * found)
 
     def at(self, points_mm: Float64Array) -> Float64Array:
-        """Return the signed distance at LPS points (n, 3), interpolated; far away it is large."""
+        """Return the signed distance at LPS points (n, 3), interpolated; far away, and without planes, it is large."""
+        if not len(self.along_mm):
+            return np.full(len(points_mm), FAR_MM)
         return self.at_index(self.index(points_mm))
 
 

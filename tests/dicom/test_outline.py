@@ -129,7 +129,7 @@ def test_landmarks_guide_and_structures_of_the_plan_stay_rigid(even):
     with pytest.raises(RegweaveError, match="E121: 'nothing' is no structure"):
         propagate_contours(plan, today, rtstruct=planned, init=np.eye(4), progress=False, rigid="nothing")
     with pytest.raises(RegweaveError, match="E121: structures to keep rigid are ''"):
-        propagate_contours(plan, today, rtstruct=planned, progress=False, rigid="")
+        propagate_contours(plan, today, rtstruct=planned, init=np.eye(4), progress=False, rigid="")
     with pytest.raises(RegweaveError, match="E116: landmarks of the fixed image are missing"):
         propagate_contours(plan, today, rtstruct=planned, progress=False, guide_points=1.0)
 

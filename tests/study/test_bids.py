@@ -156,6 +156,26 @@ def test_images_go_on_to_a_template(dataset, tmp_path):
 
 
 @pytest.mark.usefixtures("in_process")
+def test_a_template_with_the_name_of_a_contrast(tmp_path):
+    root = make_dataset(tmp_path / "data")
+    add_person(root, "01", suffixes=("T1w",))
+    write_image(tmp_path / "T1w.nii.gz", make_phantom(3, (20, 20, 20), (9.0, 9.0, 9.0)).pair.fixed)
+    rw.bids(root, tmp_path / "out", "participant", template=tmp_path / "T1w.nii.gz", transform="affine", workers=1)
+    names = [f"sub-01_from-{a}_to-{b}_mode-image_xfm.h5" for a, b in (("T1w", "templateT1w"), ("templateT1w", "T1w"))]
+    assert set(names) <= derivatives(tmp_path / "out")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_description_that_is_none_is_named(tmp_path):
+    root = make_dataset(tmp_path / "data")
+    add_person(root, "01")
+    for text in ("[]", "{"):
+        (root / "dataset_description.json").write_text(text)
+        with pytest.raises(rw.RegweaveError, match=r"E10.*dataset_description"):
+            rw.bids(root, tmp_path / "out", "participant", skip_bids_validator=True, workers=1)
+
+
+@pytest.mark.usefixtures("in_process")
 def test_a_broken_person_stops_nothing(tmp_path, capsys):
     root = make_dataset(tmp_path / "data")
     for label in ("01", "02", "03"):
@@ -231,6 +251,9 @@ def test_two_t1w_odd_names_and_parts(tmp_path):
         ("data", ["--participant-label", "01", "09"], "E149", 2),
         ("data", ["--session-label", "9"], "E149", 2),
         ("data", ["--template", "none.nii.gz"], "E101", 3),
+        ("data", ["--preset", "none"], "E184", 2),
+        ("data", ["--transform", "bent"], "transform", 2),
+        ("data", ["--workers", "0"], "E192", 2),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_anything_is_written(

@@ -25,10 +25,10 @@ from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame
 from regweave.io.time_series import read_time_series
 from regweave.jobs.batch import STORE, THUMBNAIL, Batch, BatchRow, StudyOptions, batch
-from regweave.jobs.store import Outcome, run_tasks
+from regweave.jobs.store import Outcome, run_tasks, worker_count
 from regweave.options import called, described, option
 from regweave.run.images import DEFAULT, FILES
-from regweave.run.job import TransformKind, rules_of
+from regweave.run.job import Method, TransformKind, check_method, rules_of
 from regweave.run.realign import MOTION, realign
 from regweave.run.warp import onto_grid
 from regweave.spatial.warp import warp_image
@@ -146,6 +146,8 @@ def bids(job: BidsJob) -> Batch:
         return _group(out, people)
     if job.level != "participant":
         raise UsageError("E192", f"the level is {job.level!r}", "write participant or group")
+    check_method(Method(preset=job.preset, transform=job.transform, device=job.device))
+    worker_count(job.workers, None)
     if job.template is not None:
         require_file(job.template)
     scans = {label: _scans(folder) for label, folder in people.items()}
@@ -155,13 +157,13 @@ def bids(job: BidsJob) -> Batch:
     _describe(source, out)
     failed, units, pairs = dict[str, str](), dict[str, str](), list[_Pair]()
     for label, listed in scans.items():
-        made = [one for one in _pairs(listed, job, out) if one.scan.session in sessions]
-        pairs += made
-        units |= {one.key: one.scan.unit for one in made}
+        made = _pairs(listed, job, out)
+        pairs += [one for one in made if one.scan.session in sessions]
         if not made:
             what = ", ".join(one.file.name for one in listed) or "there is no T1w, T2w or bold"
-            failed[f"sub-{label}"] = f"E149: nothing can be registered: {what}; give --template or other labels"
+            failed[f"sub-{label}"] = f"E149: nothing can be registered: {what}; give --template"
             units[f"sub-{label}"] = f"sub-{label}"
+    units |= {one.key: one.scan.unit for one in pairs}
     rows = _rows_of(failed) | _registered(pairs, job, out)
     rows |= _written([one for one in pairs if rows[one.key].status == "ok"], rows, job, out)
     return _recorded(out, rows, units, [one for one in pairs if rows[one.key].status == "ok"])
@@ -248,7 +250,8 @@ def _space(template: str | Path) -> str:
     ('MNI152NLin2009cAsym', 'ourmean')
     """
     named = re.match(f"tpl-({LABEL})_", stem := stem_of(Path(template)))
-    return named[1] if named else re.sub("[^0-9a-zA-Z]", "", stem) or "template"
+    label = named[1] if named else re.sub("[^0-9a-zA-Z]", "", stem)
+    return f"template{label}" if label in ("", *KINDS) else label
 
 
 def _require_place(source: Path, out: Path) -> None:
@@ -326,7 +329,7 @@ def _registered(pairs: Sequence[_Pair], job: BidsJob, out: Path) -> dict[str, Ba
         if table:
             done = batch(
                 table, out / WORK, transform=how[0], fixed_modality=how[1], moving_modality=how[2],
-                preset=job.preset if how[0] == "deformable" else None, device=job.device, nifti_frame=job.nifti_frame,
+                preset=job.preset, device=job.device, nifti_frame=job.nifti_frame,
                 write=DEFAULT, workers=job.workers, shard="1/1", on_progress=job.on_progress,
             )  # fmt: skip
             rows |= {row.id: row for row in done.rows}

@@ -20,14 +20,17 @@ NATURAL = "natural"
 KINDS = ("other part", "mirrored", "turned", "shifted", "modality", "stiff", "loose", "cropped", "corrupted", "gone",
          "other patient")  # fmt: skip
 SETS_USED = {
-    "msd_hippocampus": 12, "acdc_mm": 10, "ibsr18_64": 10, "openkbp_head_neck": 12, "mscmr_cardiac": 10,
-    "ibsr18_64_affine": 6, "chaos_mr_abdomen": 10, "btcv_abdomen": 10, "lpba40_80": 8, "two brains": 8,
-    "two abdomens": 8, PHANTOM: 4,
+    "msd_hippocampus": 24, "acdc_mm": 20, "ibsr18_64": 20, "openkbp_head_neck": 24, "mscmr_cardiac": 20,
+    "ibsr18_64_affine": 12, "chaos_mr_abdomen": 18, "btcv_abdomen": 18, "lpba40_80": 14, "two brains": 16,
+    "two abdomens": 12, "two hearts": 10, "two hippocampi": 10, PHANTOM: 6,
 }  # fmt: skip
 """Natural pairs by set; small images first."""
 REGION = {"ibsr18_64": "brain", "ibsr18_64_affine": "brain", "lpba40_80": "brain", "two brains": "brain",
-          "acdc_mm": "heart", "mscmr_cardiac": "heart", "btcv_abdomen": "abdomen", "chaos_mr_abdomen": "abdomen",
+          "acdc_mm": "heart", "mscmr_cardiac": "heart", "two hearts": "heart",
+          "two hippocampi": "msd_hippocampus", "btcv_abdomen": "abdomen", "chaos_mr_abdomen": "abdomen",
           "two abdomens": "abdomen"}  # fmt: skip
+OTHER_CONTRAST = {"two brains": "ibsr18_64", "two hearts": "mscmr_cardiac", "two hippocampi": "msd_hippocampus"}
+"""Sets with another contrast of the moving image, and the sets that they are made from."""
 ABDOMEN = {1: 6, 2: 2, 3: 3, 4: 1}
 """Labels of CHAOS, and the same organs in BTCV."""
 
@@ -61,8 +64,8 @@ def _natural(name: str, n: int) -> Iterator[Trial]:
     rng = np.random.default_rng(7)
     if name == PHANTOM:
         yield from (Trial(name, f"seed_{k}", f"seed_{k}") for k in range(n))
-    elif name == "two brains":
-        for pair in covering_pairs("ibsr18_64", cases_of("ibsr18_64"), n, np.random.default_rng(11)):
+    elif name in OTHER_CONTRAST:
+        for pair in covering_pairs(of := OTHER_CONTRAST[name], cases_of(of), n, np.random.default_rng(11)):
             yield Trial(name, pair.fixed, pair.moving)
     elif name == "two abdomens":
         pairs = zip(cases_of("btcv_abdomen"), cases_of("chaos_mr_abdomen"), strict=False)
@@ -96,10 +99,10 @@ def images_of(trial: Trial) -> dict[str, Any]:
         pair = make_phantom(int(trial.fixed.split("_")[1]), (64, 64, 64), (3.0, 3.0, 3.0)).pair
         return {"fixed": pair.fixed, "moving": pair.moving, "fixed_labels": pair.fixed_labels,
                 "moving_labels": pair.moving_labels}  # fmt: skip
-    of = {"two brains": ("ibsr18_64", "ibsr18_64"), "two abdomens": ("btcv_abdomen", "chaos_mr_abdomen")}
-    sets = of.get(trial.set, (trial.set, trial.set))
-    fixed, labels = _case(sets[0], trial.fixed)
-    moving, moving_labels = _case(trial.moving_set or sets[1], trial.moving)
+    one = OTHER_CONTRAST.get(trial.set, trial.set)
+    sets = ("btcv_abdomen", "chaos_mr_abdomen") if trial.set == "two abdomens" else (one, one)
+    fixed, labels = case_images(sets[0], trial.fixed)
+    moving, moving_labels = case_images(trial.moving_set or sets[1], trial.moving)
     words: dict[str, Any] = {"init": SETS.get(trial.set, SETS["btcv_abdomen"]).init if trial.set in SETS else "none"}
     if trial.set == "two abdomens":
         words["init"] = "affine"
@@ -108,7 +111,7 @@ def images_of(trial: Trial) -> dict[str, Any]:
             table = np.zeros(max(5, moving_labels.data.max() + 1), dtype=np.int32)
             table[list(ABDOMEN)] = list(ABDOMEN.values())
             moving_labels = LabelMap(table[moving_labels.data], moving_labels.geometry)
-    if trial.set == "two brains" and not trial.moving_set:
+    if trial.set in OTHER_CONTRAST and not trial.moving_set:
         moving = replace(moving, data=_other_contrast(moving.data, trial.seed))
         words |= {"fixed_modality": "t1", "moving_modality": "t2"}
     if trial.kind == "other part":
@@ -118,7 +121,7 @@ def images_of(trial: Trial) -> dict[str, Any]:
                            **words})  # fmt: skip
 
 
-def _case(name: str, case: str) -> tuple[Volume, LabelMap]:
+def case_images(name: str, case: str) -> tuple[Volume, LabelMap]:
     root = data_root()
     assert root is not None
     folder = root / name / case

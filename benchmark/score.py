@@ -4,7 +4,8 @@
     python benchmark/score.py fit FEATURES.jsonl [--write]             # --write replaces the reference of the package
 
 A result is truly bad where its mean Dice is more than 0.10 below the median of the natural pairs of its set, or where
-the images show different parts of the body. Limits and weights are chosen on the other sets of images each time.
+the images show different parts of the body. A natural pair is good where it is not truly bad and its mean Dice is at
+least 0.5. Limits and weights are chosen on the other sets of images each time.
 """
 
 import argparse
@@ -19,30 +20,38 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
+import _common
 import regweave
 from _failures import NATURAL, Trial, images_of, trials
 from regweave.errors import RegweaveError
 from regweave.measures.likeness import (
     DOUBTFUL,
+    FEW,
     HIGHER_IS_ALIKE,
     OF_STRUCTURES,
-    OTHER,
-    SHARES,
     SHIPPED,
+    WORST,
     Combination,
     Kind,
     Reference,
+    combination,
+    likeness_of,
+    scale,
     score_of,
     standard,
 )  # fmt: skip
+from regweave.measures.verdict import Rules, default_rules
 from regweave.run.register import register
 
-BAD, LOW = 0.10, 0.6
-WITH, WITHOUT = ("correlation", "inside", "contour", "moved"), ("correlation", "blocks", "edges", "moved")
+BAD, LOW, LEAST_GOOD = 0.10, 0.6, 0.5
+WITH = ("contour", "turned", "covered", "correlation", "inside")
+WITHOUT = ("edges", "turned", "covered", "correlation", "blocks")
 KINDS = ("ct", "mr", "multi")
-LEAST, FEW = 5, 12
-"""Good pairs of a kind that its quantiles need, and that its limits need; with fewer those of all kinds give them."""
+LEAST = 5
+"""Good pairs of a kind that its quantiles need; with fewer those of all kinds give them."""
 SHIPPED_AT = Path(regweave.__file__).parent / "measures" / SHIPPED
+FAR = "two abdomens"
+"""Natural pairs of CT and MR with a median Dice of 0.2: none is good, so that none can be bad beside it."""
 Row = dict[str, Any]
 Case = tuple[Row, bool, bool]
 """Numbers, and whether they are of a truly bad and of a good result."""
@@ -66,27 +75,27 @@ def collect(path: Path, seconds: float) -> None:
 def measured(trial: Trial) -> Row:
     """Register one trial and return its line."""
     row: Row = {"id": trial.id, "set": trial.set, "kind": trial.kind}
+    words = images_of(trial)
+    began = time.process_time()
     try:
-        result = register(**images_of(trial), threads=1, progress=False)
+        result = register(**words, threads=1, progress=False)
     except RegweaveError as error:
         return {**row, "error": error.code}
-    found = result.likeness
+    found, images = result.likeness, result.images
     assert found is not None
-    return line(row, found.kind, found.numbers, {s.label: vars(s) for s in found.structures}, result.summary())
-
-
-def line(row: Row, bank: str, numbers: Any, structures: Any, record: Any) -> Row:
-    """Return the line of a registration from its numbers and its record."""
-    dice = record["dice"]
-    return {
-        **row, "bank": bank, "numbers": dict(numbers), "verdict": record["verdict"]["verdict"],
-        "reasons": [reason["rule"] for reason in record["verdict"]["reasons"]],
-        "dice": record["mean_dice"].get("after"),
+    ended = time.process_time()
+    likeness_of(images.pair, images.transform, images.warped, images.warped_labels, found.kind)
+    row["seconds"] = [ended - began, time.process_time() - ended]
+    dice, verdict = result.dice, result.verdict
+    return _common.plain({
+        **row, "bank": found.kind, "numbers": found.numbers, "score": found.score,
+        "reasons": {reason.rule: reason.level for reason in verdict.reasons}, "dice": result.mean_dice.get("after"),
+        "field": {**result.regularity, "inexact": result.inverse_error.share, "p99": result.inverse_error.p99_voxels},
         "structures": [
-            {"label": int(label), "dice": dice.get(label, {}).get("after"), **{n: found[n] for n in OF_STRUCTURES}}
-            for label, found in structures.items()
+            {"label": s.label, "dice": dice.get(s.label, {}).get("after"), "inside": s.inside, "contour": s.contour}
+            for s in found.structures
         ],
-    }  # fmt: skip
+    })  # fmt: skip
 
 
 def read(path: Path) -> list[Row]:
@@ -101,7 +110,7 @@ def graded(rows: Iterable[Row]) -> list[Row]:
         usual = [r["dice"] for r in rows if r["set"] == row["set"] and r["kind"] == NATURAL]
         limit = float(np.median(usual)) - BAD
         row["bad"] = row["dice"] is None or row["dice"] < limit
-        row["good"] = row["kind"] == NATURAL and not row["bad"]
+        row["good"] = row["kind"] == NATURAL and not row["bad"] and row["dice"] >= LEAST_GOOD
         row["structures"] = [s for s in row["structures"] if s["dice"] is not None]
     return rows
 
@@ -118,21 +127,17 @@ def reference_of(rows: Sequence[Row], name: str) -> Reference:
         kinds[kind] = (len(own), whole, {n: scale([s[n] for s in parts], n) for n in OF_STRUCTURES})
 
     def combined(names: Sequence[str], place: int, of: Callable[[Row], list[Case]]) -> dict[str, Combination]:
-        cases = [(row["bank"], numbers, bad, fine) for row in rows for numbers, bad, fine in of(row)]
-        z = np.array([[standard(numbers[n], kinds[bank][place][n], n) if n in numbers else -8.0 for n in names]
-                      for bank, numbers, _, _ in cases])  # fmt: skip
-        bad, fine = (np.array([case[k] for case in cases]) for k in (2, 3))
-        weights = fitted(z, bad)
-        total = z @ weights
+        cases = [(row["bank"], row["set"], *case) for row in rows for case in of(row)]
+        z = np.array([[standard(numbers[n], kinds[bank][place][n], n) if n in numbers else WORST for n in names]
+                      for bank, _, numbers, _, _ in cases])  # fmt: skip
+        banks, sets, bad, fine = (np.array([case[k] for case in cases]) for k in (0, 1, 3, 4))
+        weights = np.round(fitted(z, bad, sets), 4)
+        total, table = z @ weights, dict(zip(names, map(float, weights), strict=True))
         out = {}
         for kind in KINDS:
-            own = total[fine & np.array([case[0] == kind for case in cases])]
-            own = own if len(own) >= FEW else total[fine]
-            low = float(np.quantile(own, 0.07))
-            out[kind] = Combination(
-                weights=dict(zip(names, map(float, np.round(weights, 4)), strict=True)), doubtful=round(low, 3),
-                other=round(min(float(np.quantile(own, 0.005)), low - 0.5) - 0.3, 3),
-            )  # fmt: skip
+            own = fine & (banks == kind)
+            own = own if own.sum() >= FEW else fine
+            out[kind] = combination(table, [total[own & (sets == name)] for name in sorted(set(sets[own]))])
         return out
 
     def pair(row: Row) -> list[Case]:
@@ -153,68 +158,103 @@ def reference_of(rows: Sequence[Row], name: str) -> Reference:
     })  # fmt: skip
 
 
-def scale(values: Sequence[float], name: str) -> tuple[float, ...]:
-    """Quantiles of good results, the least alike first."""
-    found = np.quantile(values, SHARES)
-    return tuple(
-        float(v) for v in np.round(found if HIGHER_IS_ALIKE[name] else np.quantile(values, [1 - s for s in SHARES]), 4)
-    )
-
-
-def fitted(z: Any, bad: Any) -> Any:
-    """Weights of at least 0.05 that tell bad from other results: logistic regression, both sides counted alike."""
-    share = np.where(bad, 0.5 / max(bad.sum(), 1), 0.5 / max((~bad).sum(), 1))
+def fitted(z: Any, bad: Any, sets: Any) -> Any:
+    """Weights of at least 0.05 that tell bad from other results: logistic regression, sides and sets counted alike."""
+    share = np.zeros(len(z))
+    for side in (bad, ~bad):
+        for name in set(sets[side]):
+            share[side & (sets == name)] = 1 / (side & (sets == name)).sum()
+        share[side] /= share[side].sum()
 
     def loss(x: Any) -> float:
         margin = np.where(bad, -1, 1) * (z @ x[:-1] + x[-1])
-        return float((share * np.logaddexp(0, -margin)).sum() + 0.01 * (x[:-1] ** 2).sum())
+        return float((share * np.logaddexp(0, -margin)).sum() + 0.05 * (x[:-1] ** 2).sum())
 
     n = z.shape[1]
     return minimize(loss, [1.0] * n + [1.0], bounds=[(0.05, None)] * n + [(None, None)]).x[:-1]
 
 
-def judge(rows: list[Row], scored: dict[str, tuple[float, float]]) -> None:
-    """Print what scores of left-out sets find and what they miss."""
+def verdict_of(row: Row, score: float, rules: Rules) -> str:
+    """Return the verdict of a result whose fixed image has no labels."""
+    found, inverse = row["field"], row["reasons"].get("doubtful_warnings")
+    numbers = {
+        "folding_percent": 100 * found["folding_fraction"], "extreme_jacobian_percent": 100 * found["extreme_fraction"],
+        "inverse_inexact_percent": 100 * found["inexact"], "inverse_error_voxels": found["p99"] or 0.0,
+        "likeness": score,
+    }  # fmt: skip
+    levels = {inverse, *(rules.broken(rule, value) for rule, value in numbers.items())}
+    return "fail" if "fail" in levels else "look" if "look" in levels else "pass"
+
+
+def judge(rows: list[Row], scored: dict[str, tuple[float, float]]) -> list[_common.Claim]:
+    """Print what scores of left-out sets find and what they miss; return the numbers that are asked for."""
     bad, ordinary = ([row for row in rows if row["bad"] == wanted] for wanted in (True, False))
     near = [row for row in bad if row["kind"] != "other part"]
     good, names = [row for row in rows if row["good"]], sorted({row["set"] for row in rows})
     print(f"{len(rows)} registrations of {len(names)} sets: {len(good)} good, {len(bad)} truly bad")
     print(f"of these {len(bad) - len(near)} show another part of the body")
+    rules, claims = default_rules(), []
     for place, words in enumerate(("with moving labels", "without labels")):
         of = {row["id"]: scored[row["id"]][place] for row in rows}
+        word = {row["id"]: verdict_of(row, of[row["id"]], rules) for row in rows}
 
         def ranked(some: Sequence[Row], name: str = "", of: dict[str, float] = of) -> float:
             one, other = ([of[r["id"]] for r in part if name in ("", r["set"])] for part in (some, ordinary))
             return auc(one, other)
 
-        worst, where = min((v, name) for name in names if not np.isnan(v := ranked(bad, name)))
-        print(f"{words}: AUC {ranked(bad):.3f} (asked .95), without other parts {ranked(near):.3f} (.88)")
-        print(f"  worst set {worst:.2f}, {where} (.75)")
-        print(
-            f"  truly bad: pass {share(of, bad, DOUBTFUL):.1%} (≤ 2 %), fail {1 - share(of, bad, OTHER):.1%} (≥ 50 %)"
-        )
-        print(
-            f"  good: not passed {1 - share(of, good, DOUBTFUL):.1%} (≤ 10 %), failed {1 - share(of, good, OTHER):.1%}"
-        )
-        for kind in sorted({r["kind"] for r in bad}):
-            own = [r for r in bad if r["kind"] == kind]
-            passed, failed = share(of, own, DOUBTFUL), 1 - share(of, own, OTHER)
-            print(f"    {kind:15} {len(own):3} truly bad, pass {passed:.0%}, fail {failed:.0%}")
-        missed = [r for r in bad if of[r["id"]] >= DOUBTFUL]
+        def beside(some: Sequence[Row], of: dict[str, float] = of) -> float:
+            usual = {name: [of[r["id"]] for r in rows if r["set"] == name and r["kind"] == NATURAL] for name in names}
+            z = {r["id"]: (of[r["id"]] - np.median(usual[r["set"]])) / np.std(usual[r["set"]]) for r in rows}
+            return auc([z[r["id"]] for r in some], [z[r["id"]] for r in ordinary])
+
+        def had(some: Sequence[Row], *allowed: str, word: dict[str, str] = word) -> float:
+            return 100 * float(np.mean([word[row["id"]] in allowed for row in some])) if some else float("nan")
+
+        each = {name: v for name in names if not np.isnan(v := ranked(bad, name))}
+        worst = min(each, key=each.__getitem__)
+        print(f"{words}: AUC by set", ", ".join(f"{name} {v:.2f}" for name, v in each.items()))
+        claims += [
+            _common.Claim(f"{words}: AUC of truly bad results", ranked(bad), ".3f", "", 0.95),
+            _common.Claim(f"{words}: the same without other body parts", ranked(near), ".3f", "", 0.88),
+            _common.Claim(f"{words}: within a batch, AUC of truly bad results", beside(bad, of), ".3f"),
+            _common.Claim(f"{words}: within a batch, without other body parts", beside(near, of), ".3f"),
+            _common.Claim(f"{words}: worst set, {worst}", each[worst], ".2f", "", 0.75),
+            _common.Claim(f"{words}: truly bad that pass", had(bad, "pass"), ".1f", " %", 2.0, "at most"),
+            _common.Claim(f"{words}: truly bad that fail", had(bad, "fail"), ".1f", " %", 50.0),
+            _common.Claim(f"{words}: good that do not pass", had(good, "look", "fail"), ".1f", " %", 10.0, "at most"),
+            _common.Claim(f"{words}: good that fail", had(good, "fail"), ".1f", " %"),
+            _common.Claim(f"{words}: good that do not pass by the score alone",
+                          100 * float(np.mean([of[row["id"]] < DOUBTFUL for row in good])), ".1f", " %"),
+        ]  # fmt: skip
+        for kind in sorted({r["kind"] for r in rows}):
+            own = [r for r in rows if r["kind"] == kind]
+            ours = [r for r in own if r["bad"]]
+            print(f"    {kind:15} {len(ours):3} of {len(own):3} truly bad: pass {had(ours, 'pass'):.0f} %, "
+                  f"fail {had(ours, 'fail'):.0f} %")  # fmt: skip
+        missed = [r for r in bad if word[r["id"]] == "pass"]
         print("  missed:", "; ".join(f"{r['id']} {r['dice'] and round(r['dice'], 2)}" for r in missed) or "none")
-        fifth = low_fifth([r for r in rows if r["kind"] == NATURAL])
-        found = [r for r in fifth if of[r["id"]] < DOUBTFUL]
-        print(f"  worst fifth of the natural pairs by set: {len(found)} of {len(fifth)} are not passed")
+        usual = [r for r in rows if r["kind"] == NATURAL]
+        fifth = low_fifth(usual)
+        claims += [
+            _common.Claim(f"{words}: worst fifth of the natural pairs of each set, AUC within sets",
+                          within(fifth, usual, of), ".2f"),
+            _common.Claim(f"{words}: of these do not pass", had(fifth, "look", "fail"), ".1f", " %"),
+        ]  # fmt: skip
+    return claims
+
+
+def within(some: Sequence[Row], rows: Sequence[Row], of: dict[str, float]) -> float:
+    """Mean over sets of the probability that one of some rows scores below another row of its set."""
+    chosen, found = {row["id"] for row in some}, []
+    for name in sorted({row["set"] for row in rows}):
+        mine = [row for row in rows if row["set"] == name]
+        found.append(auc(*([of[r["id"]] for r in mine if (r["id"] in chosen) == inside] for inside in (True, False))))
+    return float(np.nanmean(found))
 
 
 def low_fifth(rows: Sequence[Row]) -> list[Row]:
     """Return the fifth of each set with the lowest Dice."""
     return [row for row in rows if row["dice"] <= np.quantile([r["dice"] for r in rows if r["set"] == row["set"]], 0.2)]
-
-
-def share(of: dict[str, float], rows: Sequence[Row], limit: float) -> float:
-    """Return the share of rows with at least that score."""
-    return float(np.mean([of[row["id"]] >= limit for row in rows])) if rows else float("nan")
 
 
 def auc(bad: Sequence[float], others: Sequence[float]) -> float:
@@ -243,18 +283,32 @@ def fit(path: Path, *, write: bool) -> None:
         for row in (row for row in rows if row["set"] == name):
             scored[row["id"]] = scores(row, made)
             kind = made.kinds[row["bank"]]
+            whole = verdict_of(row, scored[row["id"]][0], default_rules())
             structures += [
-                (s["dice"], score_of(s, kind.structures, kind.of_structure), scored[row["id"]][0])
+                (s["dice"], own := score_of(s, kind.structures, kind.of_structure), whole == "pass" and own >= DOUBTFUL)
                 for s in row["structures"]
             ]
-    judge(rows, scored)
+    unregistered = [row for row in rows if row["set"] == FAR]
+    claims = judge([row for row in rows if row["set"] != FAR], scored)
+    words = [verdict_of(row, scored[row["id"]][0], default_rules()) for row in unregistered if row["kind"] == NATURAL]
+    print(f"{FAR}, whose natural pairs are hardly registered: {words.count('pass')} of {len(words)} pass")
     low, fine = ([s for s in structures if (s[0] < LOW) == wanted] for wanted in (True, False))
-    passed = [float(np.mean([s[2] >= DOUBTFUL for s in some])) for some in (low, fine)]
-    print(f"structures: AUC of Dice < {LOW} {auc([s[1] for s in low], [s[1] for s in fine]):.3f}")
-    print(f"  pass: {passed[0]:.1%} of {len(low)} with Dice < {LOW} (≤ 5 %), {passed[1]:.1%} of {len(fine)} others")
+    passed = [100 * float(np.mean([s[2] for s in some])) for some in (low, fine)]
+    spent = np.array([row["seconds"] for row in rows])
+    claims += [
+        _common.Claim(f"structures: AUC of Dice < {LOW}", auc([s[1] for s in low], [s[1] for s in fine]), ".3f"),
+        _common.Claim(f"structures with Dice < {LOW} that pass", passed[0], ".1f", " %", 5.0, "at most"),
+        _common.Claim("other structures that pass", passed[1], ".1f", " %"),
+        _common.Claim(
+            "cost of the score", 100 * float(np.divide(*spent.sum(axis=0)[::-1])), ".1f", " %", 3.0, "at most"
+        ),
+    ]
+    natural = sum(row["kind"] == NATURAL for row in rows)
+    counts = {"natural": natural, "failures": len(rows) - natural, "structures": len(structures)}
+    _common.write("score", 7, {"counts": counts}, claims)
     if write:
         sets = len({row["set"] for row in rows})
-        made = reference_of(rows, f"regweave 1, {sum(r['good'] for r in rows)} good pairs of {sets} sets")
+        made = reference_of(rows, f"regweave 2, {sum(r['good'] for r in rows)} good pairs of {sets} sets")
         text = re.sub(
             r"\[[^]]*\]", lambda m: " ".join(m[0].split()), json.dumps(made.model_dump(mode="json"), indent=1)
         )

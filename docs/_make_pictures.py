@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,13 @@ def lung() -> list[list[NDArray[np.uint8]]]:
     return [found]
 
 
+def missed_mirrored(kind: str, voxel_mm: float) -> list[list[NDArray[np.uint8]]]:
+    """Show a body and the same mirrored: likeness does not see that left and right are exchanged."""
+    pair = anatomy.pair(kind, 0, voxel_mm)
+    image, labels = (replace(of, data=np.flip(of.data, 0).copy()) for of in (pair.moving, pair.moving_labels))
+    return contoured(register(replace(pair, moving=replace(image, labels=labels))), HEIGHT)[1:]
+
+
 def grid_of(result: rw.Result, z: int | None = None) -> NDArray[np.uint8]:
     """Draw lines of equal place in the moving image over an axial plane of the warped image."""
     volume = result.warped
@@ -175,6 +183,8 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "landmarks": landmarks,
     "rigid": rigid,
     "lung": lung,
+    "missed-mirrored-head": partial(missed_mirrored, "head and neck", 4.0),
+    "missed-mirrored-chest": partial(missed_mirrored, "chest", 5.0),
 }
 
 if __name__ == "__main__":

@@ -110,7 +110,8 @@ def test_a_record_that_is_run_again_is_judged_by_its_rules(inputs, tmp_path, cap
     assert main([*words, str(tmp_path / "two"), "--write", "transform", "--quiet"]) == 0
     one, two = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two"))
     assert one["verdict"] == two["verdict"]
-    assert two["rules"] == {"name": "dept", "limits": {"least_structure_dice": {"look": 0.99}}, "sources": {}}
+    limits = {"least_structure_dice": {"look": 0.99}}
+    assert two["rules"] == {"name": "dept", "limits": limits, "sources": {}, "reference": None}
     capsys.readouterr()
     (tmp_path / "one" / "result.json").write_text(json.dumps({**one, "rules": {"name": "x", "limits": {"y": {}}}}))
     assert main([*words, str(tmp_path / "three")]) == 3

@@ -16,6 +16,7 @@ from regweave.measures.likeness import (
     Numbers,
     likeness_of,
     measure,
+    own_reference,
     place,
     read_reference,
     shipped_reference,
@@ -23,7 +24,8 @@ from regweave.measures.likeness import (
     word_of,
 )
 from regweave.measures.scores import PairScore
-from regweave.measures.verdict import default_rules, judge
+from regweave.measures.verdict import default_rules, judge, read_rules
+from regweave.run.register import register
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Transform, Volume
 
 GRID = Geometry((20, 18, 16), np.diag([2.0, 2.0, 3.0, 1.0]))
@@ -192,3 +194,49 @@ def test_a_kind_that_a_department_has_not_is_that_of_the_package():
     numbers = Numbers({"correlation": 0.5})
     assert place(numbers, {}, "ct", only).reference == "ours"
     assert place(numbers, {}, "mr", only).reference == shipped_reference().name
+
+
+def good_result(k, kind="mr"):
+    rng = np.random.default_rng(k)
+    whole = {"correlation": 0.7 + 0.02 * rng.random(), "inside": 0.5, "contour": 0.6 + 0.02 * rng.random(),
+             "blocks": 0.6, "edges": 0.6, "moved": 0.1, "turned": -0.2, "covered": 1.0}  # fmt: skip
+    return place(Numbers(whole, {1: {"inside": 0.5, "contour": 0.6 + 0.02 * rng.random()}}), {1: "liver"}, kind)
+
+
+def test_own_good_results_become_a_reference_for_the_rules_of_a_department(tmp_path):
+    """Results that are worse than those of the package are alike where they are usual."""
+    good = [good_result(k) for k in range(40)]
+    assert np.mean([one.word == "alike" for one in good]) == 0
+    own = own_reference(good, "ours")
+    assert list(own.kinds) == ["mr"]
+    placed = [place(Numbers(one.numbers, {1: vars(one.structures[0])}), {}, "mr", own) for one in good]
+    assert np.mean([one.word == "alike" for one in placed]) >= 0.9
+    (tmp_path / "likeness.json").write_text(own.model_dump_json())
+    (tmp_path / "mine.toml").write_text('name = "ours"\nreference = "likeness.json"\n[likeness]\nlook = -1.0\n')
+    assert read_rules(tmp_path / "mine.toml").reference == own
+    (tmp_path / "mine.toml").write_text("reference = 3\n[likeness]\nlook = -1.0\n")
+    with pytest.raises(RegweaveError, match=r"E177.*reference must be the name of a file"):
+        read_rules(tmp_path / "mine.toml")
+    with pytest.raises(RegweaveError, match=r"E134.*11 good results are too few"):
+        own_reference(good[:11], "ours")
+
+
+def test_a_run_is_placed_by_the_reference_of_its_rules():
+    pair = make_phantom(seed=1, shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
+    own = shipped_reference().model_copy(update={"name": "ours"})
+    rules = replace(default_rules(), reference=own)
+    assert register(pair.fixed, pair.moving, rules=rules, progress=False).likeness.reference == "ours"
+
+
+@pytest.mark.parametrize("axes", [(0,), (2,), (0, 2)])
+def test_an_image_that_is_mirrored_or_turned_is_named(axes):
+    made = make_phantom(seed=1, shape=(32, 32, 32), spacing_mm=(6.0, 6.0, 6.0)).pair
+    data = made.fixed.data.copy()
+    data[18:24, 18:24, 18:24] = 2 * data.max()
+    fixed = replace(made.fixed, data=data, modality="mr")
+    for flipped in ((), axes):
+        moving = replace(fixed, data=np.ascontiguousarray(np.flip(data, flipped)))
+        still = Transform(Field.zero(fixed.geometry))
+        found = likeness_of(ImagePair(fixed, moving), still, Volume(moving.data, moving.geometry, "mr"), None, "mr")
+        assert (found.numbers["turned"] > 0.05) == bool(flipped)
+        assert ("mirrored or turned" in found.text) == bool(flipped)

@@ -77,8 +77,8 @@ def test_what_counts_against_nobody():
     [
         (field(folding_fraction=1e-6), "look", "folding_percent"),
         (field(folding_fraction=0.002), "fail", "folding_percent"),
-        (field(extreme_fraction=0.02), "look", "extreme_jacobian_percent"),
-        ({"inverse_error": inverse(200, 0.1)}, "look", "inverse_inexact_percent"),
+        (field(extreme_fraction=0.12), "look", "extreme_jacobian_percent"),
+        ({"inverse_error": inverse(700, 0.1)}, "look", "inverse_inexact_percent"),
         ({"inverse_error": inverse(0, 1.5)}, "look", "inverse_error_voxels"),
     ],
 )

@@ -27,12 +27,15 @@ from regweave.clinic.propagate import RTSTRUCT, Propagation, write_contours
 from regweave.errors import EXIT_SOME_FAILED, Cancelled, UsageError
 from regweave.io import atomic_path, prepare_output, require_absent
 from regweave.io.disk.records import write_record
+from regweave.measures.likeness import own_reference
 from regweave.measures.propagation import PropagatedStructure
 from regweave.progress import Bar, BatchBar, ContoursBar
+from regweave.report.batch import good_results
 from regweave.report.commission import PROTOCOL, write_protocol
 from regweave.report.signoff import Reviewable, collected, read_signoff, require_match
 from regweave.run.images import FILES
 
+REFERENCE = "likeness.json"
 app = command_line()
 clinic = command_line(help="Check reviews of propagated contours, or test contours on phantoms.")
 app.add_typer(clinic, name="clinic")
@@ -280,6 +283,13 @@ def commission(
     output: Annotated[Path, typer.Argument(help="Folder for the protocol.", show_default=False)],
     *,
     seed: Annotated[int, typer.Option(help="Chooses the random deformations.", min=0)] = 0,
+    cases: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a batch of your own pairs: those graded 2 or more become the reference of likeness."
+        ),
+    ] = None,
+    grades: Annotated[Path | None, typer.Option(help="Table that the contact sheet of CASES exported.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier protocol.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -287,11 +297,17 @@ def commission(
 
     Writes a protocol with every number, its limit and the limit's source,
     and lines for the signatures. Exit status 1 where a trial fails.
+    With --cases and --grades also a reference of likeness from your own pairs.
     """
+    if (cases is None) != (grades is None):
+        raise UsageError("E192", "one of --cases and --grades is given", "give both or none")
+    reference = None if cases is None or grades is None else own_reference(good_results(cases, grades), cases.name)
     with prepare_output(output, overwrite=overwrite) as folder, Bar(lines=True, shown=not as_json) as bar:
         record = run_trials(seed, lambda name, share: bar.draw(share, name, line=f"trial {name}"))
         write_record(folder / RECORD, record.model_dump())
         write_protocol(folder)
+        if reference is not None:
+            write_record(folder / REFERENCE, reference.model_dump(mode="json"))
     if as_json:
         print(record.model_dump_json(indent=1))
     else:
@@ -299,5 +315,8 @@ def commission(
             numbers = f"mean {trial.mean_mm:.2f} mm, largest {trial.max_mm:.2f} mm, Dice {trial.least_dice:.3f}"
             print(f"{trial.word:<6}{trial.name:<12}{numbers}")
         print(f"protocol    {output / PROTOCOL}")
+        if reference is not None:
+            kinds = ", ".join(f"{one.pairs} of {kind}" for kind, one in reference.kinds.items())
+            print(f"reference   {output / REFERENCE}: good results, {kinds}")
     if record.word != "pass":
         raise typer.Exit(EXIT_SOME_FAILED)

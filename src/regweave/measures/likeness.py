@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,16 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
+from regweave.errors import RegweaveError
 from regweave.io.disk.records import Count, Number, RecordPart, Text, Whole, checked, read_record
 from regweave.io.disk.text import parse_json
 from regweave.io.modality import BankName
 from regweave.spatial.intensity import apply_window, default_window, inside
 from regweave.types import Float32Array, Float64Array, ImagePair, IntArray, LabelMap, Transform, Volume
 
-MOST_VOXELS, MOST_INSIDE, MOST_AT_CONTOUR = 30_000, 30_000, 4_000
+MOST_VOXELS, MOST_INSIDE, MOST_AT_CONTOUR = 20_000, 30_000, 4_000
 """Voxels of the images, voxels inside structures, and voxels of contours that are measured at most."""
 LEAST_VOXELS = 8  # a structure with fewer voxels has no numbers
 RADIUS = 2  # patches at contours have 5 voxels along each axis
+MOST_TURNED = 2_000  # voxels that are compared with the moving image mirrored and turned
 BLOCKS = 6  # blocks along each axis of the image that stand for structures where there are no labels
 BINS = 24  # intensities of the moving image from which a table predicts those of the fixed one
 FLOOR = 1e-4  # variance added to that of patches, so that two flat ones are alike; intensities are in [0, 1]
@@ -43,7 +45,7 @@ class Numbers:
 def measure(pair: ImagePair, transform: Transform, warped: Volume, labels: LabelMap | None, *, same: bool) -> Numbers:
     """Measure a result; ``labels`` are the warped ones, ``same`` says that both images have one modality."""
     fixed, moving = (_window(v, of) for v, of in ((pair.fixed, pair.fixed), (warped, pair.moving)))
-    sampled = _Sampled(pair, transform, fixed, moving)
+    sampled, start = _Sampled(pair, transform, fixed, moving), at_start(pair, transform.affine, fixed, same=same)
     fixed, moving = np.nan_to_num(fixed), np.nan_to_num(moving)
     body = sampled.every(None, MOST_VOXELS)
     f, w = fixed.ravel()[body], moving.ravel()[body]
@@ -58,6 +60,7 @@ def measure(pair: ImagePair, transform: Transform, warped: Volume, labels: Label
         "correlation": float(np.corrcoef(f, w)[0, 1]) if same else explained,
         "explained": explained,
         "moved": _moved(transform, body),
+        **start,
     }
     blocks = _blocks(body, fixed.shape)
     difference = _differences(f, w if same else predicted, blocks, BLOCKS**3) / spread
@@ -117,10 +120,14 @@ class _Sampled:
 
 def _window(image: Volume, like: Volume) -> Float32Array:
     """Map the window of an image to [0, 1]."""
-    assert like.modality is not None
-    within = inside(like)
-    low, high = default_window(like.data if within is None else like.data[within], like.modality)
-    return apply_window(image.data, (low, high if high > low else low + 1))
+    return apply_window(image.data, _limits(like))
+
+
+def _limits(image: Volume) -> tuple[float, float]:
+    assert image.modality is not None
+    within = inside(image)
+    low, high = default_window(image.data if within is None else image.data[within], image.modality)
+    return low, high if high > low else low + 1
 
 
 def _bins(values: Float32Array) -> IntArray:
@@ -200,17 +207,59 @@ def _moved(transform: Transform, index: IntArray) -> float:
     return float(np.percentile(length, 95) / (np.array(grid.shape) * grid.spacing_mm).max())
 
 
+def at_start(pair: ImagePair, start: Float64Array, fixed: Float32Array, *, same: bool) -> dict[str, float]:
+    """Measure where the start puts the bright part of the fixed image; ``fixed`` is its window.
+
+    ``covered`` is the share that lies inside the moving image. ``turned`` is how much more alike both are with the
+    moving image mirrored or turned about its middle, negative where it fits best as it is.
+    """
+    here, there = pair.fixed.geometry, pair.moving.geometry
+    known = np.isfinite(fixed) if (mask := inside(pair.fixed)) is None else np.isfinite(fixed) & mask
+    index = np.flatnonzero(known & (fixed > fixed[known].mean(dtype=np.float64))) if known.any() else np.zeros(0, int)
+    if not index.size:
+        return {"covered": 0.0, "turned": 0.0}
+    index = index[:: max(1, -(-index.size // MOST_TURNED)) | 1]
+    points = here.points(np.stack(np.unravel_index(index, here.shape), axis=-1).astype(np.float64))
+    step = [slice(None, None, max(1, n // 32)) for n in there.shape]
+    part = np.nan_to_num(pair.moving.data[tuple(step)])
+    bright = np.argwhere(part >= part.mean(dtype=np.float64)) * [s.step for s in step]
+    middle = there.points(bright.mean(axis=0))
+    away = points @ start[:3, :3].T + start[:3, 3] - middle
+    a, window, size = fixed.ravel()[index], _limits(pair.moving), np.array(there.shape)
+    covered, found = 0.0, list[float]()
+    for sides in product((1.0, -1.0), repeat=3):
+        at = np.rint(there.index(away * np.array(sides) + middle)).astype(np.intp)
+        shown = np.asarray(((at >= 0) & (at < size)).all(axis=1))
+        covered = covered if found else float(shown.mean())
+        x, y, z = np.where(shown[:, None], at, 0).T
+        b = np.where(shown, np.nan_to_num(apply_window(pair.moving.data[x, y, z], window)), np.float32(0.0))
+        b = b if same else _table(a, b)[_bins(b)]
+        found.append(float(np.corrcoef(a, b)[0, 1]) if min(a.std(), b.std()) > TINY else 0.0)
+    return {"covered": covered, "turned": max(found[1:]) - found[0]}
+
+
 SHIPPED = "likeness.json"
 Word = Literal["alike", "doubtful", "not the same anatomy"]
 DOUBTFUL, OTHER = -1.0, -2.0  # scores below which a result is doubtful, and not one of the same anatomy
 HIGHER_IS_ALIKE: Mapping[str, bool] = {
     "correlation": True, "inside": False, "contour": True, "blocks": False, "edges": True, "moved": False,
+    "turned": False, "covered": True,
 }  # fmt: skip
 """Numbers of a whole pair, and the side on which images are alike."""
+LEAST_SD: Mapping[str, float] = {
+    "correlation": 0.03, "inside": 0.05, "contour": 0.03, "blocks": 0.05, "edges": 0.03, "moved": 0.02, "turned": 0.05,
+    "covered": 0.03,
+}  # fmt: skip
+"""Least standard deviation of each number among good results: what differs by less is alike."""
 OF_STRUCTURES = ("inside", "contour")
 BEST, WORST = 1.5, -8.0  # limits of one number's share in a score, in standard deviations of good results
 SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
 """Shares of good results at which a reference holds quantiles, the least alike first."""
+FEW = 12  # good results of a kind that its limits need
+DOUBTFUL_SHARE, DOUBTFUL_IN_SET, OTHER_SHARE = 0.07, 0.12, 0.005
+"""Shares of good results below the limits: of all, of any set with enough of them, and of all that fail."""
+LEAST_IN_SET = 5
+LEAST_TURNED = 0.05  # gain of correlation at which it is named that the moving image may be mirrored or turned
 NOTED = 0.9  # a number is named where it is less alike than in this share of good results
 MOST_NAMED = 3
 Scale = tuple[Number, ...]
@@ -243,8 +292,8 @@ class Kind(RecordPart):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         for scales, needed in (
-            (self.quantiles, {*self.with_labels.weights, *self.without_labels.weights}),
-            (self.structures, {*self.of_structure.weights}),
+            (self.quantiles, {*HIGHER_IS_ALIKE, *self.with_labels.weights, *self.without_labels.weights}),
+            (self.structures, {*OF_STRUCTURES, *self.of_structure.weights}),
         ):
             for name in needed:
                 scale = scales.get(name, ())
@@ -301,6 +350,58 @@ def read_reference(path: str | Path) -> Reference:
     return read_record(Reference, Path(path))
 
 
+def own_reference(results: Sequence[Likeness], name: str) -> Reference:
+    """Return a reference of one's own good results: their quantiles and limits, with the weights of the package.
+
+    A kind of images with fewer than `FEW` results is left out, so that it keeps the numbers of the package; E134 where
+    all kinds have fewer.
+    """
+    kinds, shipped = {}, shipped_reference().kinds
+    for kind, known in shipped.items():
+        rows = [one for one in results if one.kind == kind]
+        if len(rows) < FEW:
+            continue
+        parts = [vars(part) for one in rows for part in one.structures]
+        whole, structures = (
+            {
+                n: scale(found, n) if len(found := [r[n] for r in of if n in r]) >= FEW else old
+                for n, old in olds.items()
+            }
+            for of, olds in (([one.numbers for one in rows], known.quantiles), (parts, known.structures))
+        )
+
+        def limited(made: Combination, of: Sequence[Mapping[str, float]], scales: Mapping[str, Scale]) -> Combination:
+            totals = [total_of(row, scales, made.weights) for row in of if all(n in row for n in made.weights)]
+            return combination(made.weights, [np.array(totals)]) if len(totals) >= FEW else made
+
+        numbers = [one.numbers for one in rows]
+        kinds[kind] = Kind(
+            pairs=len(rows), quantiles=whole, structures=structures,
+            with_labels=limited(known.with_labels, numbers, whole),
+            without_labels=limited(known.without_labels, numbers, whole),
+            of_structure=limited(known.of_structure, parts, structures),
+        )  # fmt: skip
+    if not kinds:
+        message = f"{len(results)} good results are too few for a reference: {FEW} of one kind of images are needed"
+        raise RegweaveError("E134", message, "register and grade more pairs")
+    return Reference(name=name, kinds=kinds)
+
+
+def scale(values: Sequence[float], name: str) -> Scale:
+    """Return quantiles of good results, the least alike first."""
+    shares = SHARES if HIGHER_IS_ALIKE[name] else [1 - share for share in SHARES]
+    return tuple(float(v) for v in np.round(np.quantile(values, shares), 4))
+
+
+def combination(weights: Mapping[str, float], totals: Sequence[Float64Array]) -> Combination:
+    """Return weights with limits by the totals of good results, by set: few are doubtful, hardly any is another."""
+    every = np.concatenate(totals)
+    of_sets = [np.quantile(one, DOUBTFUL_IN_SET) for one in totals if len(one) >= LEAST_IN_SET]
+    low = float(min([np.quantile(every, DOUBTFUL_SHARE), *of_sets]))
+    other = min(float(np.quantile(every, OTHER_SHARE)), low - 0.5) - 0.3
+    return Combination(weights=dict(weights), doubtful=round(low, 3), other=round(other, 3))
+
+
 def likeness_of(
     pair: ImagePair, transform: Transform, warped: Volume, labels: LabelMap | None, kind: BankName,
     reference: Reference | None = None,
@@ -340,19 +441,23 @@ def word_of(score: float) -> Word:
     return "alike" if score >= DOUBTFUL else "doubtful" if score >= OTHER else "not the same anatomy"
 
 
-def score_of(numbers: Mapping[str, float], scales: Mapping[str, Sequence[float]], made: Combination) -> float:
+def score_of(numbers: Mapping[str, float], scales: Mapping[str, Scale], made: Combination) -> float:
     """Return the weighted sum of standard numbers, on the scale on which -1 and -2 are the limits."""
-    total = sum(
+    return OTHER + (total_of(numbers, scales, made.weights) - made.other) / (made.doubtful - made.other)
+
+
+def total_of(numbers: Mapping[str, float], scales: Mapping[str, Scale], weights: Mapping[str, float]) -> float:
+    """Return the weighted sum of standard numbers."""
+    return sum(
         weight * (standard(numbers[name], scales[name], name) if name in numbers else WORST)
-        for name, weight in made.weights.items()
+        for name, weight in weights.items()
     )
-    return OTHER + (total - made.other) / (made.doubtful - made.other)
 
 
 def standard(value: float, scale: Sequence[float], name: str) -> float:
     """Return the distance of a number from the median of good results in standard deviations of their worse half."""
     middle, tenth = scale[SHARES.index(0.5)], scale[SHARES.index(0.1)]
-    sd = max(abs(middle - tenth) / 1.2816, TINY)
+    sd = max(abs(middle - tenth) / 1.2816, LEAST_SD[name])
     return float(np.clip((value - middle) * _way(name) / sd, WORST, BEST))
 
 
@@ -383,6 +488,9 @@ def _reasons(whole: Mapping[str, float], rows: Sequence[StructureLikeness], know
             f"the displacement after the start reaches {whole['moved']:.0%} of the image, more than in {share:.0%} "
             "of good results"
         )
+    share = worse_than(whole.get("turned", -1.0), known.quantiles["turned"], "turned") if "turned" in whole else 0.0
+    if share >= NOTED and whole["turned"] > LEAST_TURNED:
+        found.append(f"mirrored or turned the moving image correlates better, by {whole['turned']:.2f} at the start")
     noted = []
     for row in rows:
         for name, words in (

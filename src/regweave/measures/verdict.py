@@ -17,7 +17,7 @@ from regweave.io.disk.records import LARGEST, Number, Text
 from regweave.io.disk.text import parse_toml, read_text
 from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkScore
-from regweave.measures.likeness import Likeness
+from regweave.measures.likeness import Likeness, Reference, read_reference
 from regweave.measures.propagation import ClinicSection, PropagatedStructure, WholePair
 from regweave.measures.scores import PairScore
 
@@ -106,6 +106,7 @@ class Rules:
     name: Annotated[Text, Field(min_length=1, max_length=LONGEST_NAME)]
     limits: dict[str, dict[Level, Number]] = field(default_factory=dict)
     sources: dict[str, Text] = field(default_factory=dict)
+    reference: Reference | None = None  # good results with which the likeness compares; those of the package without
 
     def __post_init__(self) -> None:
         """Refuse a name that cannot be printed, rules that do not exist, and limits that contradict each other."""
@@ -188,8 +189,12 @@ def read_rules(path: str | Path) -> Rules:
 def parse_rules(content: Mapping[str, Any], source: str) -> Rules:
     """Check every key and value of a rules file; ``source`` names it in messages."""
     limits, sources = {}, {}
+    beside = content.get("reference")
+    if not isinstance(beside, str | None):
+        raise _bad(source, f"reference must be the name of a file, found {str(beside)[:60]}")
+    reference = None if beside is None else read_reference(Path(source).parent / beside)
     for rule, table in content.items():
-        if rule == "name":
+        if rule in ("name", "reference"):
             continue
         if rule in RULES and not isinstance(table, Mapping):
             raise _bad(source, f"[{rule}] must be a table with look, fail or both")
@@ -199,7 +204,7 @@ def parse_rules(content: Mapping[str, Any], source: str) -> Rules:
     if not limits:
         raise _bad(source, "it holds no rule, so that everything would pass")
     try:
-        return Rules(content.get("name", Path(source).stem), limits, sources)
+        return Rules(content.get("name", Path(source).stem), limits, sources, reference)
     except ValueError as error:
         raise _bad(source, str(error)) from error
 

@@ -16,10 +16,12 @@ from regweave.io.disk.files import open_file
 from regweave.io.disk.records import INDEX, REPORT, RESULTS, read_record
 from regweave.io.disk.text import read_text
 from regweave.jobs.batch import Batch, BatchRow
+from regweave.measures.likeness import Likeness
 from regweave.report.charts import STYLE, Strip, strip_plot
 from regweave.report.page import asset, render
 from regweave.report.pictures import SIGNATURE, data_address
 from regweave.report.signoff import GRADES, USABLE
+from regweave.run.result import load
 
 LARGEST_THUMBNAIL = 100_000  # bytes; a larger picture is left out
 DICE = (("Dice before", ".3f"), ("Dice after", ".3f"), ("change", "+.3f"))
@@ -88,6 +90,13 @@ def compare_grades(folder: str | Path, path: str | Path) -> dict[str, Any]:
         "unusable_but_pass": [row.id for row, grade in graded if grade < USABLE and row.verdict == "pass"],
         "usable_but_fail": [row.id for row, grade in graded if grade >= USABLE and row.verdict in ("fail", None)],
     }  # fmt: skip
+
+
+def good_results(folder: str | Path, path: str | Path) -> list[Likeness]:
+    """Return the likeness of the pairs of a batch that were graded as usable."""
+    found = compare_grades(folder, path)["graded"]
+    good = [load(Path(folder) / row["id"]).likeness for row in found if row["grade"] >= USABLE]
+    return [one for one in good if one is not None]
 
 
 def _no_grades(path: str | Path, why: str) -> RegweaveError:

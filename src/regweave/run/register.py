@@ -124,7 +124,7 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
             del inversion
             inverse_error, consistency_mm = inverse_measures(pair, transform, inverse, left_over, kernels)
             score = score_of(pair, warped_labels)
-            likeness = likeness_of(pair, transform, warped, warped_labels, recipe.bank)
+            likeness = likeness_of(pair, transform, warped, warped_labels, recipe.bank, rules.reference)
             warn_of_doubts(pair, numbers, inverse_error, warped_labels)
         check = limit = None
         if again is not None:

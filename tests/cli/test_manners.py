@@ -41,13 +41,13 @@ def narrow(monkeypatch):
 
 @pytest.mark.usefixtures("narrow")
 def test_help_fits_80_columns_and_is_plain(capsys):
-    for name in ("", "warp", "clinic", "presets", "models", *COMMANDS):
+    for name in ("", "warp", "clinic", "presets", "models", *program.GROUPS, *COMMANDS):
         assert main([*name.split(), "--help"]) == 0
         text = capsys.readouterr().out
         assert max(map(len, text.splitlines())) <= WIDTH, name
         assert "\x1b" not in text, name
         assert "…" not in re.sub(r"gz …\)", "", text), name  # no summary is cut
-        assert ("Examples" in text) == (name not in program.COMMANDS or name in COMMANDS), name
+        assert ("Examples" in text) == (name == "" or name in COMMANDS), name
         assert ("Exit status:" in text) == (name == ""), name
 
 
@@ -66,6 +66,23 @@ def test_help_shows_the_usual_options_on_one_screen_and_help_all_shows_every_one
         assert len(usual) == number + 1
         assert usual < every
     assert len(shown["register", "--help"].splitlines()) <= 50
+
+
+@pytest.mark.usefixtures("narrow")
+def test_the_list_has_sixteen_commands_and_groups_reach_the_others(capsys):
+    assert main(["--help"]) == 0
+    shown = re.findall(r"^│ ([a-z]+) ", capsys.readouterr().out, re.M)
+    grouped = {name: group for group, (members, _) in program.GROUPS.items() for name in members.split()}
+    assert len(shown) <= 16
+    assert {*shown} == {*program.GROUPS, *program.COMMANDS} - {*grouped}
+    for name, group in grouped.items():
+        answers = []
+        for words in ([name], [group, name]):
+            assert main([*words, "--help"]) == 0
+            answers.append(re.sub(r"Usage:.*", "", capsys.readouterr().out))
+        assert answers[0] == answers[1], name
+    assert main(["show", "presets", "list"]) == 0
+    assert "default" in capsys.readouterr().out
 
 
 def test_help_lists_every_exit_status_of_the_program():

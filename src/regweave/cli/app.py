@@ -93,6 +93,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "about": ("program", "Program", "Print the versions of everything that runs here."),
 }
 """Module of each command, the panel of the list in which it stands, and its line there: the list loads no command."""
+GROUPS: dict[str, tuple[str, str]] = {
+    "study": ("template series measure", "Build templates, align 4-D series, measure structures."),
+    "files": ("convert check", "Convert transforms; look for faults in image files."),
+    "show": ("rules models presets about", "Print rules, models, presets and versions."),
+}
+"""Commands that the list shows as one, and its line there; each is called with or without the name of its group."""
 SHORT = {"weights": ["models"], "signoff": ["clinic", "signoff"]}  # short forms of commands that the list leaves out
 FIRST = ("regweave demo", "regweave register later.nii.gz planning.nii.gz -o result", "regweave register --help")
 """Calls that a newcomer may try."""
@@ -115,7 +121,7 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Find a command by the first word, as the list does, and load its module."""
         name, listed, rest = super().resolve_command(ctx, [*SHORT.get(args[0], args[:1]), *args[1:]])
-        return name, listed if name is None else load_command(name), rest
+        return name, load_command(name) if name in COMMANDS else listed, rest
 
     def invoke(self, ctx: Any) -> Any:
         """Load and run a command; Ctrl-C becomes an error of ours before typer turns it into exit status 130."""
@@ -149,8 +155,15 @@ def make_app() -> typer.Typer:
     """Put the program together: its commands are names and lines of help until one is called."""
     app = typer.Typer(**SETTINGS, cls=_Commands, epilog=f"{examples(*FIRST)}\n\n{EXIT_STATUS}")
     app.callback()(_program)
+    grouped = {name: group for group, (members, _) in GROUPS.items() for name in members.split()}
+    groups = {group: typer.Typer(**SETTINGS, cls=_Commands, add_completion=False) for group in GROUPS}
     for name, (_, panel, summary) in COMMANDS.items():
-        app.command(name, help=summary, rich_help_panel=panel)(_unloaded)
+        app.command(name, help=summary, rich_help_panel=panel, hidden=name in grouped)(_unloaded)
+        if name in grouped:
+            groups[grouped[name]].command(name, help=summary)(_unloaded)
+    for name, group in groups.items():
+        members, summary = GROUPS[name]
+        app.add_typer(group, name=name, help=summary, rich_help_panel=COMMANDS[members.split()[0]][1])
     return app
 
 

@@ -11,8 +11,8 @@ PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """# Commands
 
 Made from the program's own help by `docs/_make_cli.py`. Every command ends with an
-[exit status](errors.md#exit-statuses) and names what is wrong by a [code](errors.md). `study`, `files` and `show` are groups:
-`regweave show presets` is `regweave presets`.
+[exit status](errors.md#exit-statuses) and names what is wrong by a [code](errors.md).
+`study`, `files` and `show` are groups: `regweave show presets` is `regweave presets`.
 `--help` of a long command shows the usual options, `--help-all` shows all.
 """
 

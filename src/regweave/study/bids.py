@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -29,9 +28,11 @@ from regweave.jobs.store import Outcome, run_tasks, worker_count
 from regweave.options import called, described, option
 from regweave.run.images import DEFAULT, FILES
 from regweave.run.job import Method, TransformKind, check_method, rules_of
+from regweave.run.memory import allowed_threads
 from regweave.run.realign import MOTION, realign
 from regweave.run.warp import onto_grid
 from regweave.spatial.warp import warp_image
+from regweave.threads import kernel_threads, side_by_side
 
 KINDS: dict[str, tuple[str, Stated]] = {"T1w": ("anat", "t1"), "T2w": ("anat", "t2"), "bold": ("func", "t2")}
 """Folder and contrast of the images that are registered, by suffix."""
@@ -165,8 +166,10 @@ def bids(job: BidsJob) -> Batch:
             units[f"sub-{label}"] = f"sub-{label}"
     units |= {one.key: one.scan.unit for one in pairs}
     rows = _rows_of(failed) | _registered(pairs, job, out)
-    rows |= _written([one for one in pairs if rows[one.key].status == "ok"], rows, job, out)
-    return _recorded(out, rows, units, [one for one in pairs if rows[one.key].status == "ok"])
+    done = [one for one in pairs if rows[one.key].status == "ok"]
+    with kernel_threads(allowed_threads(job.workers)):
+        side_by_side(lambda one: _derive(one, job, out), done)
+    return _recorded(out, rows, units, done)
 
 
 def _people(source: Path, labels: Sequence[str] | None) -> dict[str, Path]:
@@ -259,17 +262,14 @@ def _require_place(source: Path, out: Path) -> None:
     check_name(out, folder=True)
     there, place = out.resolve(), source.resolve()
     if place.is_relative_to(there) or (there.is_relative_to(place) and place / "derivatives" not in there.parents):
-        raise UsageError(
-            "E152", f"the output '{out}' is among the images", "name a folder in derivatives, or elsewhere"
-        )
+        raise UsageError("E152", f"the output '{out}' is among the images", "name a folder in derivatives or elsewhere")
     if out.exists() and not (out / WORK).is_dir() and (not out.is_dir() or any(out.iterdir())):
         raise RegweaveError("E150", f"'{out}' holds something else than derivatives", "choose another folder")
 
 
 def _validate(source: Path) -> None:
     """Run the validator where there is one; its errors are a warning, for a broken person stops no other."""
-    program = shutil.which(VALIDATOR)
-    if program is not None:
+    if program := shutil.which(VALIDATOR):
         done = subprocess.run([program, str(source), "--ignoreWarnings"], capture_output=True, text=True, check=False)
         codes = ", ".join(dict.fromkeys(re.findall(r"\[ERROR\]\S* ([A-Z_]+)", done.stdout)))
         if done.returncode:
@@ -280,24 +280,20 @@ def _describe(source: Path, out: Path) -> None:
     """Make the folder of the derivatives, and describe it."""
     try:
         (out / WORK).mkdir(parents=True, exist_ok=True)
+        (out / "logs").mkdir(exist_ok=True)
     except OSError as error:
         raise unwritable(out, error) from error
     given = read_json(source / DESCRIPTION) if (source / DESCRIPTION).is_file() else {}
     origin = source.resolve().as_uri()
-    content = {
+    write_record(out / DESCRIPTION, {
         "Name": f"regweave: registrations of {given.get('Name', source.resolve().name)}",
         "BIDSVersion": "1.10.0", "DatasetType": "derivative",
         "GeneratedBy": [{"Name": "regweave", "Version": __version__, "CodeURL": CODE}],
         "SourceDatasets": [{"URL": origin} | ({"DOI": given["DatasetDOI"]} if "DatasetDOI" in given else {})],
         "DatasetLinks": {"raw": origin},
-    }  # fmt: skip
-    write_record(out / DESCRIPTION, content)
-    _write_text(out / ".bidsignore", "\n".join(IGNORED) + "\n")
-
-
-def _write_text(path: Path, text: str) -> None:
-    with atomic_path(path) as part:
-        part.write_text(text, encoding="utf-8")
+    })  # fmt: skip
+    with atomic_path(out / ".bidsignore") as part:
+        part.write_text("\n".join(IGNORED) + "\n", encoding="utf-8")
 
 
 def _rows_of(failed: Mapping[str, str | None]) -> dict[str, BatchRow]:
@@ -305,7 +301,7 @@ def _rows_of(failed: Mapping[str, str | None]) -> dict[str, BatchRow]:
 
 
 def _registered(pairs: Sequence[_Pair], job: BidsJob, out: Path) -> dict[str, BatchRow]:
-    """Run the registrations as batches that other calls may share, and return their rows."""
+    """Run the registrations as batches that other calls may share, and return rows whose folders begin at OUT."""
     failed, series = dict[str, str | None](), dict[str, dict[str, Any]]()
     for one in pairs:
         try:
@@ -321,28 +317,27 @@ def _registered(pairs: Sequence[_Pair], job: BidsJob, out: Path) -> dict[str, Ba
         whole=lambda done: (mean := Path(series[done.key]["mean"])).is_file() and sha256(mean) == done.value,
     )  # fmt: skip
     rows = _rows_of(failed | {one.key: one.error for one in means})
-    for how, some in groupby(sorted(pairs, key=lambda one: one.how), lambda one: one.how):
-        table = [
-            {"id": one.key, "fixed": one.fixed.absolute(), "moving": one.moving.absolute()}
-            for one in some if one.key not in rows
-        ]  # fmt: skip
-        if table:
-            done = batch(
-                table, out / WORK, transform=how[0], fixed_modality=how[1], moving_modality=how[2],
-                preset=job.preset, device=job.device, nifti_frame=job.nifti_frame,
-                write=DEFAULT, workers=job.workers, shard="1/1", on_progress=job.on_progress,
-            )  # fmt: skip
-            rows |= {row.id: row for row in done.rows}
+    left = sorted((one for one in pairs if one.key not in rows), key=lambda one: one.how)
+    for how, some in groupby(left, lambda one: one.how):
+        table = [{"id": one.key, "fixed": one.fixed.absolute(), "moving": one.moving.absolute()} for one in some]
+        found = batch(
+            table, out / WORK, transform=how[0], fixed_modality=how[1], moving_modality=how[2], preset=job.preset,
+            device=job.device, nifti_frame=job.nifti_frame, write=DEFAULT, workers=job.workers, shard="1/1",
+            on_progress=job.on_progress,
+        )  # fmt: skip
+        for row in found.rows:
+            places = {"folder": f"{WORK}/{row.id}", "thumbnail": f"{WORK}/{row.id}/{THUMBNAIL}"}
+            rows[row.id] = row.model_copy(update=places if row.status == "ok" else {})
     return rows
 
 
 def write_mean(task: Mapping[str, Any]) -> str:
     """Write the mean of a realigned series and its motion; return the hash of the mean."""
     mean = Path(task["mean"])
-    table = mean.with_name(mean.name.replace("_boldref.nii.gz", "_desc-confounds_timeseries.tsv"))
     with notices.muted():
         found = realign(read_time_series(task["series"], task["frame"]), threads=1)
     mean.parent.mkdir(parents=True, exist_ok=True)
+    table = mean.with_name(mean.name.replace("_boldref.nii.gz", "_desc-confounds_timeseries.tsv"))
     with atomic_path(table) as part, part.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, MOTION, delimiter="\t", lineterminator="\n")
         writer.writeheader()
@@ -352,56 +347,42 @@ def write_mean(task: Mapping[str, Any]) -> str:
     return sha256(mean)
 
 
-def _written(pairs: Sequence[_Pair], rows: Mapping[str, BatchRow], job: BidsJob, out: Path) -> dict[str, BatchRow]:
-    """Give the files of the registrations the names of derivatives; return rows whose folders begin at OUT."""
-    tasks, there, root = list[tuple[str, Any]](), {one.key for one in pairs}, Path(job.bids_dir).resolve()
+def _derive(one: _Pair, job: BidsJob, out: Path) -> None:
+    """Give the files of a registration the names of derivatives, and bring the scan on to the template."""
+    root, work, place = Path(job.bids_dir).resolve(), out / WORK, out / one.scan.place
+    forth, back = one.xfm(), one.xfm(back=True)
+    suffix = "boldref" if one.scan.suffix == "bold" else f"desc-preproc_{one.scan.suffix}"
 
     def address(file: Path) -> str:
         found = file.resolve()
         return f"bids:raw:{found.relative_to(root).as_posix()}" if found.is_relative_to(root) else found.as_uri()
 
-    for one in pairs:
-        scan, here, forth, back = one.scan, out / WORK / one.key, one.xfm(), one.xfm(back=True)
-        suffix = "boldref" if scan.suffix == "bold" else f"desc-preproc_{scan.suffix}"
-        image = f"{scan.stem}_space-{one.to}_{suffix}"
-        links = {f"{forth}.h5": FILES["transform"], f"{back}.h5": FILES["inverse"], f"{image}.nii.gz": FILES["warped"]}
-        ends = [address(file) for file in (scan.file, one.fixed)]
-        facts = {"Sources": ends[:1], "SpatialReference": ends[1], "SkullStripped": False}
-        task: dict[str, Any] = {
-            "place": str(out / scan.place), "links": {name: str(here / file) for name, file in links.items()},
-            "records": {forth: {"Sources": ends}, back: {"Sources": ends}, image: facts},
-        }  # fmt: skip
-        if one.onward in there and job.template is not None:
-            onto = f"{scan.stem}_space-{_space(job.template)}_{suffix}"
-            chain = [str(out / WORK / key / FILES["transform"]) for key in (one.onward, one.key)]
-            task["warp"] = [str(one.moving), chain, str(job.template), f"{onto}.nii.gz", job.nifti_frame]
-            task["records"][onto] = facts | {"SpatialReference": address(Path(job.template))}
-        tasks.append((one.key, task))
-    done = run_tasks(tasks, write_derivatives, workers=job.workers)
-    found = _rows_of({one.key: one.error for one in done})
-    for one in pairs:
-        places = {"folder": f"{WORK}/{one.key}", "thumbnail": f"{WORK}/{one.key}/{THUMBNAIL}"}
-        found.setdefault(one.key, rows[one.key].model_copy(update=places))
-    return found
+    def describe(space: str, image: Path) -> Path:
+        name, source = f"{one.scan.stem}_space-{space}_{suffix}", address(one.scan.file)
+        facts = {"Sources": [source], "SpatialReference": address(image), "SkullStripped": False}
+        write_record(place / f"{name}.json", facts)
+        return place / f"{name}.nii.gz"
 
-
-def write_derivatives(task: Mapping[str, Any]) -> None:
-    """Write the derivatives of one pair: its files under their names, and the scan on the grid of the template."""
-    place = Path(task["place"])
     place.mkdir(parents=True, exist_ok=True)
-    for name, file in task["links"].items():
-        with atomic_path(place / name) as part:
-            try:
-                os.link(file, part)  # Large files take no place twice
-            except OSError:
-                shutil.copyfile(file, part)
-    if "warp" in task:
-        moving, chain, template, name, frame = task["warp"]
-        onto = onto_grid(chain, template, nifti_frame=frame)
-        with atomic_path(place / name) as part:
-            write_image(part, warp_image(read_image(moving, nifti_frame=frame), onto))
-    for name, content in task["records"].items():
-        write_record(place / f"{name}.json", content)
+    for name in (forth, back):
+        write_record(place / f"{name}.json", {"Sources": [address(one.scan.file), address(one.fixed)]})
+    _link(work / one.key / FILES["transform"], place / f"{forth}.h5")
+    _link(work / one.key / FILES["inverse"], place / f"{back}.h5")
+    _link(work / one.key / FILES["warped"], describe(one.to, one.fixed))
+    if one.onward and job.template is not None and (work / one.onward / FILES["transform"]).is_file():
+        chain = [work / key / FILES["transform"] for key in (one.onward, one.key)]
+        onto = onto_grid(chain, job.template, nifti_frame=job.nifti_frame)
+        with atomic_path(describe(_space(job.template), Path(job.template))) as part:
+            write_image(part, warp_image(read_image(one.moving, nifti_frame=job.nifti_frame), onto))
+
+
+def _link(file: Path, name: Path) -> None:
+    """Give a file a second name: a large one takes no place twice, where the file system can do that."""
+    with atomic_path(name) as part:
+        try:
+            os.link(file, part)
+        except OSError:
+            shutil.copyfile(file, part)
 
 
 def _recorded(out: Path, rows: Mapping[str, BatchRow], units: Mapping[str, str], done: Sequence[_Pair]) -> Batch:
@@ -409,17 +390,15 @@ def _recorded(out: Path, rows: Mapping[str, BatchRow], units: Mapping[str, str],
     from regweave.report import batch as page  # noqa: PLC0415 (pages are above results)
     from regweave.report.boilerplate import boilerplate  # noqa: PLC0415
 
-    listed = defaultdict[str, list[BatchRow]](list)
-    for key, unit in units.items():
-        listed[unit].append(rows[key])
-    for unit, some in listed.items():
+    for unit in dict.fromkeys(units.values()):
         (out / WORK / f"{unit.partition('_')[0]}.json").unlink(missing_ok=True)  # Of a person who had no images
+        some = [rows[key] for key, own in units.items() if own == unit]
         write_record(out / WORK / f"{unit}.json", _found(out, some).content())
-    for person in dict.fromkeys(unit.partition("_")[0] for unit in listed):
+    for person in dict.fromkeys(unit.partition("_")[0] for unit in units.values()):
         page.draw(_found(out, _kept(out, person)), f"{person}.html", person)
     texts = {one.how[0]: boilerplate(out / WORK / one.key, alone=False) for one in reversed(done)}
-    (out / "logs").mkdir(exist_ok=True)
-    _write_text(out / "logs" / "CITATION.md", "\n".join(texts[kind] for kind in sorted(texts)))
+    with atomic_path(out / "logs" / "CITATION.md") as part:
+        part.write_text("\n".join(texts[kind] for kind in sorted(texts)), encoding="utf-8")
     return _found(out, [rows[key] for key in units])
 
 

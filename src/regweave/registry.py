@@ -21,7 +21,7 @@ from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -30,7 +30,8 @@ from regweave.errors import RegweaveError, UsageError
 FOLDERS = "REGWEAVE_PLUGINS"
 """Environment variable: folders with ``metrics/NAME.py``, ``losses/NAME.py``, …, separated as in ``PATH``."""
 MEANT = 5  # letters of a word that are looked for in the documentation of the plug-ins: fewer are found everywhere
-REGISTRIES: dict[str, Registry] = {}  # every kind of plug-in
+T = TypeVar("T")  # interface of a kind of plug-in
+REGISTRIES: dict[str, Registry[Any]] = {}  # every kind of plug-in
 
 
 class Options(BaseModel):
@@ -58,7 +59,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Registry:
+class Registry(Generic[T]):
     """Plug-ins of one kind."""
 
     kind: str  # folder of the package, and the last word of the entry-point group: `metrics`
@@ -78,7 +79,7 @@ class Registry:
         """Names of the plug-ins, sorted."""
         return tuple(sorted({*self._own(), *_in_folders(self.kind), *_in_packages(self.kind), *self._added}))
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> T:
         """Return the plug-in of that name.
 
         Raises the registry's code where there is none; E179 where it has two, does not load, or lacks a part.
@@ -87,10 +88,10 @@ class Registry:
         places = None if os.environ.get(FOLDERS) else (*sys.path, *self._added)
         known = self._found.get(name)
         if places is not None and known is not None and known[0] == places:
-            return known[1]
+            return cast("T", known[1])
         found = self._loaded(name)
         self._found[name] = (places, found)
-        return found
+        return cast("T", found)
 
     def _loaded(self, name: str) -> Any:
         origin = self.origin(name)
@@ -155,7 +156,8 @@ class Registry:
 
     def options(self, name: str, given: Mapping[str, Any]) -> Options:
         """Return options as the plug-in's own model; pydantic's error names what is unknown or out of bounds."""
-        checked: Options = self.get(name).Options.model_validate(dict(given))
+        plugin: Any = self.get(name)
+        checked: Options = plugin.Options.model_validate(dict(given))
         return checked
 
     def _own(self) -> tuple[str, ...]:
@@ -190,7 +192,7 @@ def fingerprint() -> str:
 @cache
 def _modules(package: str) -> tuple[str, ...]:
     names = (m.name for m in pkgutil.iter_modules(importlib.import_module(package).__path__))
-    return tuple(name for name in names if not name.startswith("_") and name != "base")
+    return tuple(name for name in names if not name.startswith("_"))
 
 
 def _in_folders(kind: str) -> dict[str, list[Origin]]:

@@ -8,10 +8,10 @@ import pytest
 from phantoms import make_phantom
 from regweave import metrics
 from regweave.config.settings import Settings
-from regweave.registration.align import align, label_set
+from regweave.registration.align import align
 from regweave.registration.cpu import CPU
 from regweave.registration.measure import StepSearch
-from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.types import Image, LabelMap, StructureMaps, WeightTable
 
 BANK = [
@@ -44,7 +44,7 @@ def pair():
 def measured(device, pair, plan, level, u, classes=(0,)):
     scene = device.scene(pair, plan).at(level)
     grid = ControlGrid.cover(scene.geometry, level.spacing_mm, level.support)
-    around = StepSearch(grid, label_set(level, grid, 0), classes, plan)
+    around = StepSearch(grid, LabelSet.cube(level.labels_per_axis, level.first_step * grid.spacing), classes, plan)
     terms, scales = device.measure(scene, device.upload(u), around, None)
     again, _ = device.measure(scene, device.upload(0.5 * u), around, scales)
     return device.terms(terms), device.terms(again)

@@ -9,10 +9,9 @@ from scipy import ndimage
 
 from regweave import predictors
 from regweave.io.images import read_image, read_labels
-from regweave.predictors import Examples, Parts
+from regweave.predictors import BLUR_VOXELS, Examples, Parts, maps_from_labels
 from regweave.predictors import perceptron as voxelwise
 from regweave.predictors._features import Sizes, WorkingGrid, features
-from regweave.predictors.base import BLUR_VOXELS, maps_from_labels
 from regweave.predictors.perceptron import Options, VoxelPredictor, fit_perceptron
 from regweave.types import Geometry, LabelMap, Volume
 

@@ -39,11 +39,11 @@ def test_landmarks_are_centre_and_extent_of_the_largest_part() -> None:
     maps = balls(CENTRES)
     maps.shares[0, -2:, -2:, -2:] = 1  # a false island elsewhere
 
-    found = structures.landmarks_of(maps)
+    points, found = structures.landmarks_of(maps)
 
-    assert found.found.all()
-    np.testing.assert_allclose(found.points[:, 0], CENTRES, atol=0.6)
-    spread = found.points[:, 1:4] - found.points[:, :1]
+    assert found.all()
+    np.testing.assert_allclose(points[:, 0], CENTRES, atol=0.6)
+    spread = points[:, 1:4] - points[:, :1]
     np.testing.assert_allclose(spread, np.broadcast_to(np.eye(3) * 11 / np.sqrt(5), (4, 3, 3)), atol=1.0)
 
 

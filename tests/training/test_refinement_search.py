@@ -14,7 +14,7 @@ from regweave.jobs.folds import one_by_one
 from regweave.jobs.methods import REFINE
 from regweave.jobs.table import PairFiles
 from regweave.measures.scores import PairScore, StructureScore
-from regweave.predictors.base import Examples
+from regweave.predictors import Examples
 from regweave.predictors.perceptron import Options
 from regweave.predictors.perceptron import fit as fit_perceptron
 from regweave.run.memory import Cache

@@ -18,7 +18,7 @@ import numpy as np
 
 from regweave.errors import UsageError
 from regweave.io.geometry import Orientation
-from regweave.predictors.base import Examples, Parts, Predictor
+from regweave.predictors import Examples, Parts, Predictor
 from regweave.registry import Options
 from regweave.types import Float32Array, LabelMap, Modality, StructureMaps, Volume
 

@@ -50,7 +50,7 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-def known(registry: Registry, name: str, options: Mapping[str, Any] | None = None) -> None:
+def known(registry: Registry[Any], name: str, options: Mapping[str, Any] | None = None) -> None:
     """Require a plug-in and its options; ValueError names what is there, or the wrong option."""
     try:
         registry.options(name, options or {})
@@ -500,7 +500,9 @@ class Settings(StrictModel):
 
     def plugins(self) -> dict[str, dict[str, str | None]]:
         """Plug-ins that the settings name and that do not come with the package, with what is known of each."""
-        named = [(metrics.registry, m.metric) for bank in self.banks.values() for m in bank]
+        named: list[tuple[Registry[Any], str]] = [
+            (metrics.registry, m.metric) for bank in self.banks.values() for m in bank
+        ]
         named += [(engines.registry, self.engine), (losses.registry, self.loss)]
         found = {f"{registry.kind}/{name}": registry.origin(name) for registry, name in named}
         return {name: origin.record() for name, origin in found.items() if origin.place != "regweave"}

@@ -38,13 +38,8 @@ class Engine(Protocol):
         """
 
 
-registry = plugins.Registry("engines", "engine", "E180", ("Options", "minimize"))
-available, add = registry.available, registry.add
-
-
-def get(name: str) -> Engine:
-    """Return the engine of that name."""
-    return cast("Engine", registry.get(name))
+registry = plugins.Registry[Engine]("engines", "engine", "E180", ("Options", "minimize"))
+available, add, get = registry.available, registry.add, registry.get
 
 
 @dataclass(frozen=True)

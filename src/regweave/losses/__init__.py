@@ -5,7 +5,7 @@ of each node for each label, (N, L), in [0, 1] and additive over nodes; ``cost(f
 readable definition.
 """
 
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from regweave.registry import Options, Registry
 from regweave.spatial.control_grid import ControlGrid
@@ -30,10 +30,5 @@ class Loss(Protocol):
         """Loss of each node for each label, (N, L)."""
 
 
-registry = Registry("losses", "loss", "E182", ("Options", "cost", "volume"))
-available, add = registry.available, registry.add
-
-
-def get(name: str) -> Loss:
-    """Return the loss of that name."""
-    return cast("Loss", registry.get(name))
+registry = Registry[Loss]("losses", "loss", "E182", ("Options", "cost", "volume"))
+available, add, get = registry.available, registry.add, registry.get

@@ -14,7 +14,7 @@ a metric whose features may be compared voxel by voxel names in ``PENALTY`` how 
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -68,12 +68,7 @@ def _cost_function(cost: Callable[..., Float32Array]) -> Metric:
     return CostFunction()
 
 
-registry = Registry(
+registry = Registry[Metric](
     "metrics", "metric", "E181", ("Options", "features", "cost", "volume"), _cost_function, {"PENALTY": PENALTIES}
 )
-available, add = registry.available, registry.add
-
-
-def get(name: str) -> Metric:
-    """Return the metric of that name."""
-    return cast("Metric", registry.get(name))
+available, add, get = registry.available, registry.add, registry.get

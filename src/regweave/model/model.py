@@ -41,6 +41,10 @@ from regweave.types import WeightTable
 MOST_LISTED = 100_000  # largest number of predictor parameters that are written as text
 
 
+SAME = ("card", "modality", "levels", "outline_without_mask", "settings", "domain")
+"""Parts of a model that its file has under the same name."""
+
+
 @dataclass(frozen=True, repr=False)
 class Model:
     """Weights by class with the settings, predictor and record they belong to.
@@ -160,43 +164,29 @@ class Model:
         blind = self.weights_without_mask
         return ModelFile.of(
             self.weights,
-            card=self.card,
             plugins=self.plugins(),
-            modality=self.modality,
             classes={c: self.class_name(c) for c in self.weights.classes},
             without_mask=None if blind is None else TableRecord.of(blind),
-            levels=self.levels,
-            outline_without_mask=self.outline_without_mask,
-            settings=self.settings,
             evidence=self.training,
-            domain=self.domain,
+            **{name: getattr(self, name) for name in SAME},
         )
 
     @classmethod
     def _of(cls, file: ModelFile, arrays: Arrays | None) -> Model:
-        classes = tuple(sorted(file.classes))
+        classes, predictor = tuple(sorted(file.classes)), None
+        if file.class_predictor is not None:
+            try:
+                predictor = predictors.load(Parts.from_json(file.class_predictor, arrays))
+            except ValidationError as error:
+                raise ValueError(f"class_predictor: {describe_problems(error)}") from error
         return cls(
             weights=file.table(classes),
-            settings=file.settings,
-            modality=file.modality,
             class_names=file.classes,
             training=file.evidence,
-            levels=file.levels,
-            predictor=_predictor(file.class_predictor, arrays),
-            outline_without_mask=file.outline_without_mask,
+            predictor=predictor,
             weights_without_mask=None if file.without_mask is None else file.without_mask.table(classes),
-            card=file.card,
-            domain=file.domain,
+            **{name: getattr(file, name) for name in SAME},
         )
-
-
-def _predictor(content: Mapping[str, Any] | None, arrays: Arrays | None) -> Predictor | None:
-    if content is None:
-        return None
-    try:
-        return predictors.load(Parts.from_json(content, arrays))
-    except ValidationError as error:
-        raise ValueError(f"class_predictor: {describe_problems(error)}") from error
 
 
 def _require_plugins(named: Any, path: str | Path) -> None:

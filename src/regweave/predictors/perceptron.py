@@ -17,8 +17,8 @@ from pydantic import BaseModel, Field
 
 from regweave import registry
 from regweave._core import perceptron_cross_entropy
+from regweave.predictors import Classes, Examples, Names, Parts, Predictor, VoxelMm
 from regweave.predictors import _features as see
-from regweave.predictors.base import Classes, Examples, Names, Parts, Predictor, VoxelMm
 from regweave.spatial.pyramid import shrink_geometry
 from regweave.threads import present_threads
 from regweave.types import Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Modality, StructureMaps, Volume
@@ -81,10 +81,6 @@ class Perceptron:
             part = np.tanh(padded.reshape(-1, ROWS, x.shape[1]) @ w + b) @ v + c
             out[begin : begin + len(rows)] = part.reshape(-1, self.n_classes)[: len(rows)]
         return out
-
-    def with_bias(self, added: Float64Array) -> Perceptron:
-        """Return the same classifier with other odds of the classes, (C,)."""
-        return Perceptron(self.hidden, self.hidden_bias, self.output, self.output_bias + added)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the layers by name."""
@@ -201,7 +197,7 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> VoxelPr
         _draw(volume, numbers[n], examples.modality, sizes, quota, np.random.default_rng([seed, n]))
         for n, volume in enumerate(volumes)
     ]
-    require_classes((s.numbers for s in samples), classes)
+    require_classes((found for _, found, _ in samples), classes)
     names = {value: name for labels in label_maps for value, name in labels.names.items() if value in classes}
 
     def train(chosen: Sequence[int]) -> tuple[VoxelPredictor, Float64Array]:
@@ -216,16 +212,12 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> VoxelPr
     for (part, sampled_odds), (_, held_out) in zip(parts, folds, strict=True):
         scores += [_score(part, sampled_odds, volumes[n], numbers[n]) for n in held_out]
     record = _record(scores, classes) if like is None else {"rarity": like.save().record["rarity"]}
-    return replace(whole, classifier=whole.classifier.with_bias(record["rarity"] * odds), record=record)
+    chosen = replace(whole.classifier, output_bias=whole.classifier.output_bias + record["rarity"] * odds)
+    return replace(whole, classifier=chosen, record=record)
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """Voxels drawn from one image: features (n, F), class numbers (n,), and how often each class occurs, (C,)."""
-
-    features: Float32Array
-    numbers: IntArray
-    occurrence: Float64Array
+_Sample = tuple[Float32Array, IntArray, Float64Array]
+"""Voxels drawn from one image: features (n, F), class numbers (n,), and how often each class occurs, (C,)."""
 
 
 def class_numbers(labels: LabelArray, classes: tuple[int, ...]) -> IntArray:
@@ -250,17 +242,17 @@ def _draw(
         wanted = max(1, quota) * (BACKGROUND_SHARES if c == 0 else 1)
         chosen.append(rng.choice(voxels, min(wanted, len(voxels)), replace=False))
     rows = np.concatenate(chosen)
-    return _Sample(found.reshape(len(found), -1).T[rows], coarse[rows], np.bincount(coarse).astype(np.float64))
+    return found.reshape(len(found), -1).T[rows], coarse[rows], np.bincount(coarse).astype(np.float64)
 
 
 def _train(
     samples: Sequence[_Sample], n_classes: int, options: Options, rng: np.random.Generator
 ) -> tuple[Perceptron, Float64Array]:
     """Fit the classifier to balanced samples; also return the log odds (C,) of true to sampled frequencies."""
-    x = np.concatenate([s.features for s in samples]).astype(np.float64)
-    numbers = np.concatenate([s.numbers for s in samples])
+    x = np.concatenate([features for features, _, _ in samples]).astype(np.float64)
+    numbers = np.concatenate([found for _, found, _ in samples])
     classifier = fit_perceptron(x, numbers, n_classes, rng, options)
-    true = np.sum([np.pad(s.occurrence, (0, n_classes - len(s.occurrence))) for s in samples], axis=0)
+    true = np.sum([np.pad(counts, (0, n_classes - len(counts))) for _, _, counts in samples], axis=0)
     sampled = np.bincount(numbers, minlength=n_classes)
     # A class that these images lack counts as half a voxel.
     ratio = np.maximum(true, 0.5) / true.sum() * sampled.sum() / np.maximum(sampled, 0.5)

@@ -17,9 +17,9 @@ from regweave import _core, extras, notices, registry
 from regweave.errors import UsageError
 from regweave.io.geometry import nearest_axes
 from regweave.io.labels import normalised
+from regweave.predictors import Classes, Examples, Names, Parts, Predictor, VoxelMm
 from regweave.predictors._features import WorkingGrid
 from regweave.predictors._network import ALIGNMENT, WIDEST, Network, Stride, filled_shape
-from regweave.predictors.base import Classes, Examples, Names, Parts, Predictor, VoxelMm
 from regweave.predictors.perceptron import class_numbers, require_classes
 from regweave.spatial.pyramid import Factors, shrink
 from regweave.threads import present_threads

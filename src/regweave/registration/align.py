@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.config.settings import Level, Settings
+from regweave.config.settings import Settings
 from regweave.io.disk.records import Count, Measured, Number
 from regweave.registration.cpu import CPU, Device, DeviceArray
 from regweave.registration.measure import StepSearch
@@ -66,7 +66,10 @@ def align(
     ``coarse`` are the weights of all levels but the last, where these differ. ``on_step`` is called with every `Step`;
     its costs are those of the members of `Settings.for_levels`.
     """
-    _check((weights, coarse or weights), schedule)
+    names = tuple(m.name for m in schedule.bank)
+    for members in (weights.members, (coarse or weights).members):
+        if members != names:
+            raise ValueError(f"weights are for members {list(members)}, the bank has {list(names)}; use the same bank")
     schedule = schedule.for_levels(weights, coarse)
     names = tuple(m.name for m in schedule.bank)
     fine, coarse = weights.select(names), (coarse or weights).select(names)
@@ -83,7 +86,8 @@ def align(
         scales = None
         for step in range(level.steps):
             clock = _Clock()
-            around = StepSearch(grid, label_set(level, grid, step), weights.classes, schedule)
+            reach = level.first_step * level.step_decay**step * grid.spacing  # shrinks from step to step
+            around = StepSearch(grid, LabelSet.cube(level.labels_per_axis, reach), weights.classes, schedule)
             terms, scales = device.measure(scene, u, around, scales)
             clock.lap("costs")
             solution = device.minimize(terms, weights, schedule)
@@ -102,20 +106,6 @@ def align(
                 on_step(Step(**vars(record), terms=device.terms(terms), solution=found, **evidence))
     u = device.change_level(u, scene.factors, (1, 1, 1), pair.fixed.geometry.shape)
     return Alignment(device.download(u), tuple(records))
-
-
-def label_set(level: Level, grid: ControlGrid, step: int) -> LabelSet:
-    """Labels of a step: the range shrinks from step to step."""
-    return LabelSet.cube(level.labels_per_axis, level.first_step * level.step_decay**step * grid.spacing)
-
-
-def _check(weights: Sequence[WeightTable], schedule: Settings) -> None:
-    names = tuple(m.name for m in schedule.bank)
-    for given in weights:
-        if given.members != names:
-            raise ValueError(
-                f"weights are for members {list(given.members)}, the bank has {list(names)}; use the same bank"
-            )
 
 
 class _Clock:

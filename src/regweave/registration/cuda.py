@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regweave import metrics
-from regweave.config.settings import Level, Member, Refine, Settings
+from regweave.config.settings import Member, Refine, Settings
 from regweave.energy.assemble import TIE_BREAK, solve
 from regweave.energy.cost_volume import QUIET_NODE, Comparison
 from regweave.errors import ResourceError
@@ -463,16 +463,10 @@ class CudaDevice:
 
     def smoothed(self, u: Any, sigma_mm: float, geometry: Geometry) -> Any:
         """Smooth a displacement by a Gaussian, a narrower one where that would fold."""
-        if sigma_mm == 0:
-            return u
-        kernels = self.kernels
-        least = min(continuous.LEAST_JACOBIAN, kernels.least(kernels.jacobian(u)))
-        while sigma_mm > continuous.LEAST_SIGMA_VOXELS * geometry.spacing_mm.min():
-            out = kernels.gaussian(u, gaussian_sides(sigma_mm / geometry.spacing_mm, continuous.CUT))
-            if kernels.least(kernels.jacobian(out)) >= least:
-                return out
-            sigma_mm /= 2
-        return u
+        return continuous.smoothed(
+            u, sigma_mm, geometry, lambda u: self.kernels.least(self.kernels.jacobian(u)),
+            lambda u, sigma: self.kernels.gaussian(u, gaussian_sides(sigma, continuous.CUT)),
+        )  # fmt: skip
 
     def data_terms(
         self, scene: CudaScene, u: Any, members: Sequence[Member], weights: WeightTable, settings: Refine
@@ -627,16 +621,13 @@ _waiting: defaultdict[tuple[Any, int], list[Any]] = defaultdict(list)  # Idle de
 def needed_bytes(pair: ImagePair, schedule: Settings) -> int:
     """Bytes that the levels and a refinement at the finest of them need at once."""
     fixed, moving = (prod(image.geometry.shape) for image in (pair.fixed, pair.moving))
-    full = FLOAT * (fixed + moving + 3 * FULL_FIELDS * fixed)
-    return full + max(_step_bytes(pair, schedule, level) for level in schedule.levels_for(pair.fixed.geometry))
-
-
-def _step_bytes(pair: ImagePair, schedule: Settings, level: Level) -> int:
-    """Bytes of one step of a level: images and fields of its size, costs, messages."""
-    geometry = shrink_geometry(pair.fixed.geometry, level.factors(pair.fixed.geometry))
-    nodes = ControlGrid.cover(geometry, level.spacing_mm, level.support).n_nodes
-    volume = nodes * level.labels_per_axis**3 * (FLOAT * len(schedule.bank) + DOUBLE * MESSAGES)
-    return FLOAT * LEVEL_IMAGES * prod(geometry.shape) + volume
+    most = 0
+    for level in schedule.levels_for(pair.fixed.geometry):
+        geometry = shrink_geometry(pair.fixed.geometry, level.factors(pair.fixed.geometry))
+        nodes = ControlGrid.cover(geometry, level.spacing_mm, level.support).n_nodes
+        volume = nodes * level.labels_per_axis**3 * (FLOAT * len(schedule.bank) + DOUBLE * MESSAGES)
+        most = max(most, FLOAT * LEVEL_IMAGES * prod(geometry.shape) + volume)
+    return FLOAT * (fixed + moving + 3 * FULL_FIELDS * fixed) + most
 
 
 def free_bytes(queue: Any, needed: int) -> int:

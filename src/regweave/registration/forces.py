@@ -331,15 +331,20 @@ def held_back(u: Float32Array, update: Float32Array, grid: ControlGrid) -> Float
     return _core.hold_back(u, update, grid.origin, grid.spacing, LEAST_JACOBIAN, ATTEMPTS)
 
 
-def smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Array:
-    """Smooth a start by a Gaussian, a narrower one where that would fold: an average of displacements rarely does."""
+def smoothed(
+    u: Any, sigma_mm: float, geometry: Geometry, least_of: Callable[[Any], float] = lambda u: _core.jacobian(u).min(),
+    gaussian: Callable[[Any, Float64Array], Any] = lambda u, sigma: _core.gaussian(u, sigma, CUT),
+) -> Any:  # fmt: skip
+    """Smooth a start by a Gaussian, a narrower one where that would fold: an average of displacements rarely does.
+
+    ``least_of`` returns the least determinant of a displacement, and ``gaussian`` smooths one, on the device.
+    """
     if sigma_mm == 0:
         return u
-    least = min(LEAST_JACOBIAN, float(_core.jacobian(u).min()))
+    least = min(LEAST_JACOBIAN, float(least_of(u)))
     while sigma_mm > LEAST_SIGMA_VOXELS * geometry.spacing_mm.min():
-        sigma = sigma_mm / geometry.spacing_mm
-        out = _core.gaussian(u, sigma, CUT)
-        if _core.jacobian(out).min() >= least:
+        out = gaussian(u, sigma_mm / geometry.spacing_mm)
+        if least_of(out) >= least:
             return out
         sigma_mm /= 2
     return u

@@ -129,9 +129,8 @@ def ramps(labels: LabelMap, values: Iterable[int], factors: Factors) -> Structur
     out = np.zeros((len(listed), *grid.shape), dtype=np.float32)
     for k, value in enumerate(listed):
         low = [max(0, s.start // f - m) for s, f, m in zip(boxes[value], factors, margin, strict=True)]
-        high = [
-            min(n, -(-s.stop // f) + m) for s, f, m, n in zip(boxes[value], factors, margin, grid.shape, strict=True)
-        ]
+        ends = zip(boxes[value], factors, margin, grid.shape, strict=True)
+        high = [min(n, -(-s.stop // f) + m) for s, f, m, n in ends]
         wide = tuple(slice(a * f, b * f) for a, b, f in zip(low, high, factors, strict=True))
         part = shrink((labels.data[wide] == value).astype(np.float32), factors) >= 0.5
         out[k][tuple(slice(a, b) for a, b in zip(low, high, strict=True))] = _ramp(part, voxel)

@@ -38,14 +38,6 @@ def initial_affine(fixed: Volume, moving: Volume, method: str, *, alone: bool = 
     return METHODS[method](fixed, moving, alone)
 
 
-def _none(fixed: Volume, moving: Volume, alone: bool) -> Float64Array:
-    return np.eye(4)
-
-
-def _moments(fixed: Volume, moving: Volume, alone: bool) -> Float64Array:
-    return _centre_on_centre(*_windowed(fixed, moving))
-
-
 def _affine(fixed: Volume, moving: Volume, alone: bool) -> Float64Array:
     windowed = _windowed(fixed, moving)
     start = affine = _centre_on_centre(*windowed)
@@ -97,8 +89,12 @@ def _fitted(pyramid: Sequence[PyramidLevel], start: Float64Array) -> tuple[float
 
 
 METHODS: dict[str, Callable[[Volume, Volume, bool], Float64Array]] = {
-    "none": _none, "moments": _moments, "rigid": _rigid, "affine": _affine, STRUCTURES: _affine,
-}  # fmt: skip
+    "none": lambda *_: np.eye(4),
+    "moments": lambda fixed, moving, _: _centre_on_centre(*_windowed(fixed, moving)),
+    "rigid": _rigid,
+    "affine": _affine,
+    STRUCTURES: _affine,
+}
 
 
 def _windowed(fixed: Volume, moving: Volume) -> tuple[Image, Image]:

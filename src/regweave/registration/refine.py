@@ -16,7 +16,7 @@ from regweave.config.settings import Member, Refine, Settings
 from regweave.io.disk.records import Count, Number
 from regweave.registration.cpu import CPU, Device
 from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.pyramid import Factors, shrink_geometry
+from regweave.spatial.pyramid import shrink_geometry
 from regweave.spatial.warp import to_field
 from regweave.types import Field, Float32Array, ImagePair, WeightTable
 
@@ -87,18 +87,15 @@ def refine(
                 on_step(records[-1])
         u = best
     knots, u = (device.download(a) for a in device.unfolded(u, factors, pair.fixed.geometry.shape))
-    return Refinement(u, tuple(records), tuple(m.name for m in members), _field(knots, pair, factors))
+    whole = factors == (1, 1, 1)
+    field = None if whole else to_field(knots, shrink_geometry(pair.fixed.geometry, factors))
+    return Refinement(u, tuple(records), tuple(m.name for m in members), field)
 
 
 def _used(members: Sequence[Member], weights: WeightTable) -> tuple[Member, ...]:
     """Members that some class gives a weight."""
     matrix = weights.select(tuple(m.name for m in members)).matrix
     return tuple(m for m, row in zip(members, matrix, strict=True) if row.any())
-
-
-def _field(knots: Float32Array, pair: ImagePair, factors: Factors) -> Field | None:
-    """Return the knots as a field in millimetres; None where the image was not shrunken."""
-    return None if factors == (1, 1, 1) else to_field(knots, shrink_geometry(pair.fixed.geometry, factors))
 
 
 def warn_if_left_out(schedule: Settings, weights: WeightTable, settings: Refine) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,24 +90,18 @@ class Scene:
 
     def compare(self, members: Sequence[Member], u: Float32Array) -> list[Comparison]:
         """Features of both images for each member, the moving image pulled through the displacement u."""
-        warped: dict[View, Float32Array] = {}
-        pulled: dict[str, Float32Array] = {}
         raw = self.pulled(u) if self.late else None
+        moved: dict[Any, Sequence[Float32Array]] = {}
         out = []
         for member in members:
-            metric, options = member.implementation, member.metric_options
-            if member.source != "image":
-                if member.source not in pulled:
-                    pulled[member.source] = self.maps(member.source, u).pulled(u)
-                out.append(self._compare_maps(member, u, pulled[member.source]))
-                continue
-            view = view_of(member)
+            image = member.source == "image"
+            key: Any = view_of(member) if image else member.source
+            if key not in moved:
+                moved[key] = [self.moved_view(key, u, raw)] if image else list(self.maps(key, u).pulled(u))
             if member.name not in self._fixed_features:
-                self._fixed_features[member.name] = metric.features(self.fixed_view(view), options)
-            if view not in warped:
-                warped[view] = self.moved_view(view, u, raw)
-            moved = metric.features(warped[view], options)
-            out.append(Comparison(member, self._fixed_features[member.name], moved))
+                fixed = [self.fixed_view(key)] if image else self.maps(key, u).fixed
+                self._fixed_features[member.name] = _features(member, fixed)
+            out.append(Comparison(member, self._fixed_features[member.name], _features(member, moved[key])))
         return out
 
     def pulled(self, u: Float32Array) -> Float32Array:
@@ -127,15 +121,6 @@ class Scene:
         if raw is not None and view.plain:
             return apply_window(raw, self.moving_channels.window(view))
         return _core.warp(self.moving_channels.view(view, self.moving_factors), self.matrix, u, 0.0, True)
-
-    def _compare_maps(self, member: Member, u: Float32Array, shares: Float32Array) -> Comparison:
-        """Features of the structure maps of both images, one channel after the other."""
-        metric, options = member.implementation, member.metric_options
-        if member.name not in self._fixed_features:
-            fixed = self.maps(member.source, u).fixed
-            self._fixed_features[member.name] = np.concatenate([metric.features(s, options) for s in fixed])
-        moved = np.concatenate([metric.features(s, options) for s in shares])
-        return Comparison(member, self._fixed_features[member.name], moved)
 
     def maps(self, source: str, u: Float32Array) -> ComparedMaps:
         """Return the structure maps that members of a source compare, their channels shared by their places at u."""
@@ -197,6 +182,12 @@ class Scene:
         matrix = voxel_matrix(self.geometry, labels.geometry, np.eye(4))
         zero = np.zeros((3, *self.geometry.shape), dtype=np.float32)
         return _nearest(labels, matrix, zero)
+
+
+def _features(member: Member, channels: Iterable[Float32Array]) -> Float32Array:
+    """Features that a member compares, one channel after the other."""
+    found = [member.implementation.features(c, member.metric_options) for c in channels]
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def view_of(member: Member) -> View:

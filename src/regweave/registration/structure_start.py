@@ -6,15 +6,16 @@ fitted to them by least squares, and what is left becomes a composition of smoot
 ever narrower Gaussian kernels (kriging), each weakened until it folds nowhere.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave import notices
 from regweave.registration.initial import VOLUME_RATIOS
 from regweave.spatial.deformation import compose, determinant
-from regweave.spatial.warp import warp_points
+from regweave.spatial.warp import inverse_of, warp_points
 from regweave.types import Field, Float32Array, Float64Array, Geometry, ImagePair, StructureMaps, Transform
 
 SURE = 0.5  # Probability from which on a voxel counts
@@ -25,14 +26,6 @@ REACHES = (0.2, 0.14, 0.1)  # Standard deviations of the kernels, against the lo
 NOISE = 0.1  # Variance of a landmark's error against that of the displacement: more is smoother
 LEAST_VOLUME = 0.25  # A displacement is weakened until it shrinks no voxel to less than this
 WEAKER = 0.85
-
-
-@dataclass(frozen=True)
-class Landmarks:
-    """Landmarks (K, 7, 3) of structures in LPS millimetres, and which of K structures are there."""
-
-    points: Float64Array
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 def started_from_structures(pair: ImagePair) -> ImagePair:
@@ -46,16 +39,16 @@ def started_from_structures(pair: ImagePair) -> ImagePair:
         fixed_maps, shown = pair.guides.fixed, pair.guides.moving
     assert fixed_maps is not None
     assert shown is not None
-    here, there = landmarks_of(fixed_maps), landmarks_of(shown)
-    both = here.found & there.found
+    (here, seen), (there, seen_there) = landmarks_of(fixed_maps), landmarks_of(shown)
+    both = seen & seen_there
     if both.sum() < LEAST_STRUCTURES:
         notices.warn(
             f"W210: start from structures rejected (structures found in both images: {both.sum()}, needed "
             f"{LEAST_STRUCTURES}); the start before it is used"
         )
         return pair
-    fixed, moving = here.points[both].reshape(-1, 3), there.points[both].reshape(-1, 3)
-    affine = pair.initial @ fitted_affine(fixed, _moved(moving, _inverse(pair.initial)))
+    fixed, moving = here[both].reshape(-1, 3), there[both].reshape(-1, 3)
+    affine = pair.initial @ fitted_affine(fixed, _moved(moving, inverse_of(pair.initial)))
     ratio = float(np.linalg.det(affine[:3, :3]))
     if not VOLUME_RATIOS[0] <= ratio <= VOLUME_RATIOS[1]:
         notices.warn(
@@ -63,12 +56,12 @@ def started_from_structures(pair: ImagePair) -> ImagePair:
             f"{VOLUME_RATIOS[1]}); the start before it is used: a structure may have been made out in the wrong place"
         )
         return pair
-    field = composed_displacement(fixed, _moved(moving, _inverse(affine)), pair.fixed.geometry)
+    field = composed_displacement(fixed, _moved(moving, inverse_of(affine)), pair.fixed.geometry)
     return replace(pair, initial=affine, initial_field=field)
 
 
-def landmarks_of(maps: StructureMaps) -> Landmarks:
-    """Centre and extent of the largest connected part of each structure."""
+def landmarks_of(maps: StructureMaps) -> tuple[Float64Array, NDArray[np.bool_]]:
+    """Landmarks (K, 7, 3) in LPS millimetres of the largest connected part of K structures, and which are there."""
     points = np.zeros((len(maps.classes), 7, 3))
     found = np.zeros(len(maps.classes), dtype=bool)
     for k, share in enumerate(maps.shares):
@@ -85,7 +78,7 @@ def landmarks_of(maps: StructureMaps) -> Landmarks:
         extent = np.sqrt(mass @ (places - centre) ** 2 / mass.sum())
         points[k] = centre + np.concatenate([np.zeros((1, 3)), np.diag(extent), -np.diag(extent)])
         found[k] = True
-    return Landmarks(points, found)
+    return points, found
 
 
 def fitted_affine(fixed: Float64Array, moving: Float64Array) -> Float64Array:
@@ -135,10 +128,6 @@ def unfolded(field: Float32Array, geometry: Geometry) -> Field:
             return weaker
         strength *= WEAKER
     return Field.zero(geometry)
-
-
-def _inverse(matrix: Float64Array) -> Float64Array:
-    return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
 
 
 def _moved(points: Float64Array, affine: Float64Array) -> Float64Array:

@@ -23,7 +23,6 @@ from regweave.io.modality import BankName
 from regweave.metrics import sad
 from regweave.predictors import Predictor
 from regweave.predictors._features import WorkingGrid
-from regweave.predictors.base import MemoryAccount
 from regweave.spatial.channels import KEPT_VOXELS
 from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.spatial.pyramid import shrink_geometry
@@ -203,8 +202,8 @@ def _size(fixed: Geometry, level: Level, number: int) -> LevelPlan:
 
 def _predictor_mb(geometry: Geometry, predictor: Predictor) -> float:
     """Memory of what a predictor makes of one image, by its own account where it gives one, and of the image itself."""
-    if isinstance(predictor, MemoryAccount):
-        needed = predictor.memory_bytes(geometry)
+    if hasattr(predictor, "memory_bytes"):
+        needed = float(predictor.memory_bytes(geometry))
     else:
         factors = WorkingGrid.of(geometry, predictor.voxel_mm).factors
         needed = BYTES_PER_VOXEL["predictor"] * prod(shrink_geometry(geometry, factors).shape)

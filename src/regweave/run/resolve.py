@@ -21,8 +21,7 @@ from regweave.io.modality import BankName, Stated, bank_of
 from regweave.model import shipped_models
 from regweave.model.domain import ImageFacts, volumes_ml
 from regweave.model.model import Model
-from regweave.predictors import Predictor
-from regweave.predictors.base import TrainedResolution, maps_from_labels
+from regweave.predictors import Predictor, maps_from_labels
 from regweave.registration.guides import COARSE, FINE, SHARES
 from regweave.registration.initial import STRUCTURES
 from regweave.run.memory import check_memory
@@ -94,7 +93,7 @@ class Recipe:
 
     def _at_resolution_of(self, geometry: Geometry) -> Recipe:
         """Leave out learned parts of the refinement, with a warning, where an image is far finer than in training."""
-        known = self.predictor.trained_mm if isinstance(self.predictor, TrainedResolution) else None
+        known = getattr(self.predictor, "trained_mm", None)
         finest = float(geometry.spacing_mm.min())
         if known is None or known <= FINER * finest or not self.compares_maps:
             return self

@@ -7,9 +7,8 @@ factor on each column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 from regweave.config.settings import Settings
 from regweave.jobs.folds import Fold
 from regweave.jobs.table import PairFiles
-from regweave.learning.columns import FittedColumns, Mapper, Trainer
+from regweave.learning.columns import FittedColumns, Trainer
 from regweave.learning.lssvm import LssvmOptions
 from regweave.model.record import Candidate, Gain, GateRecord
 from regweave.registration.initial import STRUCTURES
@@ -104,7 +103,12 @@ class ColumnLearner:
         """Learn from pairs that `sampled` chose; columns keep the balance of the start with the smoothness."""
         schedule = self.schedule.for_levels()
         start = w0.select(tuple(m.name for m in schedule.bank))
-        with self._parallel() as mapper:
+        # Threads over pairs and samples, one kernel thread each: the kernels leave Python free.
+        with kernel_threads(1), ThreadPoolExecutor(self.state.workers) as pool:
+
+            def mapper(function: Callable[..., Any], *values: Iterable[Any]) -> Iterable[Any]:
+                return pool.map(in_this_call(function), *values)
+
             mark = self.mark + ("/laid" if self.state.settings.initial == STRUCTURES else "")
             named = [(p.id + mark, partial(self.load or self._load, p)) for p in pairs]
             finest, device = self.options.levels == "finest", self.state.run.placement.word
@@ -145,16 +149,6 @@ class ColumnLearner:
         assert predictor is not None  # that start was judged with it
         laid = started_from_structures(with_structure_maps(started, predictor))
         return replace(started, initial=laid.initial, initial_field=laid.initial_field)
-
-    @contextmanager
-    def _parallel(self) -> Iterator[Mapper]:
-        """Threads over pairs and samples, one kernel thread each: the kernels leave Python free."""
-        with kernel_threads(1), ThreadPoolExecutor(self.state.workers) as pool:
-
-            def mapper(function: Callable[..., Any], *values: Iterable[Any]) -> Iterable[Any]:
-                return pool.map(in_this_call(function), *values)
-
-            yield mapper
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -137,13 +138,8 @@ class TrainOptions:
     def grid(self) -> list[LssvmOptions]:
         """Hyper-parameters to try."""
         tried = {k: v[-1:] for k, v in GRID.items()} if self.effort == "smoke" else GRID
-        values = {k: (v,) if (v := getattr(self, k)) is not None else tried[k] for k in tried}
-        return [
-            LssvmOptions(C=c, alpha=a, eta=e, epsilon=self.epsilon, rounds=self.rounds, signed=self.signed)
-            for c in values["C"]
-            for a in values["alpha"]
-            for e in values["eta"]
-        ]
+        values = [(v,) if (v := getattr(self, k)) is not None else tried[k] for k in ("C", "alpha", "eta")]
+        return [LssvmOptions(c, a, e, self.epsilon, self.rounds, signed=self.signed) for c, a, e in product(*values)]
 
     def next_values(self, values: Sequence[float], found: Mapping[float, float]) -> list[float]:
         """Values to try next in a line search, from all allowed values and the mean Dice of those that were tried."""

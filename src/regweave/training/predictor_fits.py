@@ -143,7 +143,7 @@ class PredictorFits:
             patients, lambda step, steps, loss: self.tell(f"{self.kind.name}: step {step} of {steps}, loss {loss:.4f}"),
             checkpoint,
         )  # fmt: skip
-        return self.kind.fit(examples, like)
+        return predictors.fit(self.kind.name, examples, like, **self.kind.options)
 
 
 PARTS = 5  # parts into which the patients are dealt; a pair's predictor leaves out those of its patients

@@ -113,13 +113,9 @@ def _require_archive(path: Path, options: TrainOptions) -> None:
 
 
 def fit_model(
-    pairs: Sequence[PairFiles],
-    settings: Settings,
-    options: TrainOptions,
-    run: Runner,
-    on_progress: Callable[[TrainProgress], None],
-    workers: int = 1,
-) -> Model:
+    pairs: Sequence[PairFiles], settings: Settings, options: TrainOptions, run: Runner,
+    on_progress: Callable[[TrainProgress], None], workers: int = 1,
+) -> Model:  # fmt: skip
     """Run all stages and return the model; the order of the pairs does not change it.
 
     ``workers`` are threads for learning.
@@ -128,15 +124,11 @@ def fit_model(
     state = TrainingState(options, log, Cache(options.max_memory_mb), workers, listed, settings, run)
     with log.stage("read"):
         state = scan_dataset(state)
+    stages = {"tune": tune, "predictor": predict_classes, "mix": weigh_refinement, "gate": select_columns}
     with notices.muted("W20"):  # warnings about files have been shown; each registration would repeat them
-        with log.stage("tune"):
-            state = tune(state)
-        with log.stage("predictor"):
-            state = predict_classes(state)
-        with log.stage("mix"):
-            state = weigh_refinement(state)
-        with log.stage("gate"):
-            state = select_columns(state)
+        for name, stage in stages.items():
+            with log.stage(name):
+                state = stage(state)
         return fit_columns(state)
 
 

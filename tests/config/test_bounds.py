@@ -13,8 +13,7 @@ from regweave.config.presets import preset, validate
 from regweave.config.settings import Level, Member, Refine, Settings
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.model.model import Model
-from regweave.predictors._network import Network, layer_shapes
-from regweave.predictors.unet import NetworkPredictor
+from regweave.predictors.unet import Network, NetworkPredictor, layer_shapes
 from regweave.run.memory import check_memory, forecast
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Geometry

@@ -16,8 +16,7 @@ from regweave.model import archive, shipped_models
 from regweave.model.model import Model
 from regweave.model.record import ModelCard, RefinementRecord, StartTrial
 from regweave.predictors import Parts
-from regweave.predictors._network import Network, layer_shapes
-from regweave.predictors.unet import NetworkPredictor
+from regweave.predictors.unet import Network, NetworkPredictor, layer_shapes
 
 TISSUE = Path(__file__).with_name("tissue.json")
 

@@ -11,8 +11,17 @@ from regweave import predictors
 from regweave.errors import RegweaveWarning, UsageError
 from regweave.measures.overlap import dice
 from regweave.predictors import Examples, Parts
-from regweave.predictors._network import Network, layer_shapes
-from regweave.predictors.unet import NetworkGrid, NetworkPredictor, likeliest, load, mirror_places, spared, strides_for
+from regweave.predictors.unet import (
+    Network,
+    NetworkGrid,
+    NetworkPredictor,
+    layer_shapes,
+    likeliest,
+    load,
+    mirror_places,
+    spared,
+    strides_for,
+)
 from regweave.types import Geometry, LabelMap, Volume
 
 STRIDES = ((2, 2, 1), (2, 2, 2))

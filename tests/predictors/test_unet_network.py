@@ -5,7 +5,7 @@ import pytest
 
 from regweave import _core
 from regweave._core.builds import load, usable
-from regweave.predictors._network import Network, filled_shape, layer_shapes
+from regweave.predictors.unet import Network, filled_shape, layer_shapes
 from regweave.threads import kernel_threads
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.predictors._network import Network
+from regweave.predictors.unet import Network
 
 pytest.importorskip("torch", reason="needs the extra 'net'")
 

@@ -47,7 +47,7 @@ Smoothness = Annotated[StrictFloat, Field(ge=1e-9, le=1e6)]
 class StrictModel(BaseModel):
     """Validated frozen settings: unknown keys are errors, and so are infinite numbers, which TOML has."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def known(registry: Registry[Any], name: str, options: Mapping[str, Any] | None = None) -> None:
@@ -67,39 +67,29 @@ def known(registry: Registry[Any], name: str, options: Mapping[str, Any] | None 
 class Member(StrictModel):
     """One configured metric of a bank."""
 
-    name: str = Field(
-        pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=64,
-        description="Name of the member in weights, reports and on the command line.",
-    )  # fmt: skip
-    metric: str = Field(
-        description="Name of a metric: one of ``regweave.metrics`` or a plug-in. From Python also the metric itself."
-    )
+    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=64)
+    """Name of the member in weights, reports and on the command line."""
+    metric: str
+    """Name of a metric: one of ``regweave.metrics`` or a plug-in. From Python also the metric itself."""
     source: Literal["image", "structures", "labels", "guides"] = Field(
-        default="image", exclude_if=lambda given: given == "image",
-        description="Compared data: the images; the structure maps that the predictor of a model makes of both; or "
-        "those of the fixed image with maps of the moving labels. These two need a model, and so weight 0 until one "
-        "has learned it. A run adds members that compare guides.",
-    )  # fmt: skip
-    window: tuple[Intensity, Intensity] | None = Field(
-        default=None,
-        description="Intensities mapped to [0, 1]; without it the body window for CT and percentiles for other images.",
+        default="image", exclude_if=lambda given: given == "image"
     )
-    support: StrictInt | None = Field(
-        default=None, ge=2, le=64, description="Edge of the node's box in voxels; without it the level's."
-    )
-    sigma_voxels: StrictFloat = Field(
-        default=0.0, ge=0, le=5, description="Gaussian smoothing of both images before they are compared."
-    )
-    stage: Literal["levels", "refine", "both"] = Field(
-        default="both",
-        description="Stage of the member: the discrete levels, the continuous refinement, or both if it can.",
-    )
-    weight: StrictFloat = Field(
-        default=1.0, ge=0, le=1e6,
-        description="Weight against the other members where a model gives none; 0 disables the member unless a model "
-        "assigns it a weight.",
-    )  # fmt: skip
-    options: dict[str, Any] = Field(default_factory=dict, description="Options of the metric.")
+    """Compared data: the images; the structure maps that the predictor of a model makes of both; or those of the fixed
+    image with maps of the moving labels. These two need a model, and so weight 0 until one has learned it. A run adds
+    members that compare guides."""
+    window: tuple[Intensity, Intensity] | None = None
+    """Intensities mapped to [0, 1]; without it the body window for CT and percentiles for other images."""
+    support: StrictInt | None = Field(default=None, ge=2, le=64)
+    """Edge of the node's box in voxels; without it the level's."""
+    sigma_voxels: StrictFloat = Field(default=0.0, ge=0, le=5)
+    """Gaussian smoothing of both images before they are compared."""
+    stage: Literal["levels", "refine", "both"] = "both"
+    """Stage of the member: the discrete levels, the continuous refinement, or both if it can."""
+    weight: StrictFloat = Field(default=1.0, ge=0, le=1e6)
+    """Weight against the other members where a model gives none; 0 disables the member unless a model assigns it a
+    weight."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the metric."""
 
     @field_validator("metric", mode="before")
     @classmethod
@@ -163,30 +153,22 @@ def describe_problems(error: ValidationError) -> str:
 class Level(StrictModel):
     """One level of the pyramid."""
 
-    spacing_mm: Millimetres = Field(description="Distance of the control points.")
-    shrink: StrictInt = Field(
-        default=1, ge=1, le=16,
-        description="Edge of the level's voxels in those of the image; used where ``voxels_per_spacing`` is not given.",
-    )  # fmt: skip
-    voxels_per_spacing: StrictFloat | None = Field(
-        default=None, ge=2, le=64,
-        description="Resolution of the level: each axis is shrunk by the whole factor that comes nearest to this.",
-    )  # fmt: skip
-    support: StrictInt | None = Field(
-        default=None, ge=2, le=64, description="Edge of a node's box in voxels; None means one control spacing."
-    )
-    labels_per_axis: Literal[3, 5, 7] = Field(default=3, description="3 gives 27 labels, 5 gives 125.")
-    steps: StrictInt = Field(
-        default=5, ge=1, le=20,
-        description="Refinement steps, each with a finer label set around the current estimate.",
-    )  # fmt: skip
-    first_step: StrictFloat = Field(
-        default=0.2, ge=1e-3, le=1,
-        description="Distance of neighbouring labels in control spacings at the first step.",
-    )  # fmt: skip
-    step_decay: StrictFloat = Field(
-        default=0.66, ge=0.1, le=1, description="Factor of the distance of the labels from step to step."
-    )
+    spacing_mm: Millimetres
+    """Distance of the control points."""
+    shrink: StrictInt = Field(default=1, ge=1, le=16)
+    """Edge of the level's voxels in those of the image; used where ``voxels_per_spacing`` is not given."""
+    voxels_per_spacing: StrictFloat | None = Field(default=None, ge=2, le=64)
+    """Resolution of the level: each axis is shrunk by the whole factor that comes nearest to this."""
+    support: StrictInt | None = Field(default=None, ge=2, le=64)
+    """Edge of a node's box in voxels; None means one control spacing."""
+    labels_per_axis: Literal[3, 5, 7] = 3
+    """3 gives 27 labels, 5 gives 125."""
+    steps: StrictInt = Field(default=5, ge=1, le=20)
+    """Refinement steps, each with a finer label set around the current estimate."""
+    first_step: StrictFloat = Field(default=0.2, ge=1e-3, le=1)
+    """Distance of neighbouring labels in control spacings at the first step."""
+    step_decay: StrictFloat = Field(default=0.66, ge=0.1, le=1)
+    """Factor of the distance of the labels from step to step."""
 
     @model_validator(mode="after")
     def _check(self) -> Level:
@@ -225,64 +207,42 @@ def within_image(wanted: NDArray[Any], geometry: Geometry) -> tuple[int, int, in
 class Refine(StrictModel):
     """The continuous stage after the discrete levels; ``steps = 0`` disables it."""
 
-    steps: StrictInt = Field(default=0, ge=0, le=1000, description="Gradient steps.")
-    max_voxels: StrictInt = Field(
-        default=2_500_000, ge=1000, le=2**31 - 1,
-        description="Larger images are shrunk to at most so many voxels, along their finest axes first.",
-    )  # fmt: skip
-    finest_mm: Millimetres | None = Field(
-        default=None, exclude_if=lambda given: given is None,
-        description="A CT that was shrunken is refined again, with voxels up to this wide, or those of the image.",
-    )  # fmt: skip
-    finest_steps: StrictInt = Field(
-        default=0, ge=0, le=1000, exclude_if=lambda given: not given, description="Gradient steps of that second stage."
-    )
-    finest_smoothness: Smoothness | None = Field(
-        default=None, exclude_if=lambda given: given is None, description="Its smoothness, where it differs."
-    )
-    spacing_voxels: StrictFloat = Field(
-        default=2.0, ge=1, le=16, description="Distance of the control points of one step, in those voxels."
-    )
-    spacing_mm: Millimetres | None = Field(
-        default=None, description="The same in millimetres, at least one voxel; takes the place of ``spacing_voxels``."
-    )
-    smoothness: Smoothness = Field(
-        default=0.5,
-        description="Weight of the squared gradient of the displacement against costs whose typical force is 1.",
-    )
-    smoothness_ct: Smoothness | None = Field(default=None, description="The same for CT, where it differs.")
-    smoothness_multi: Smoothness | None = Field(
-        default=None, description="The same for a pair of two modalities, where it differs."
-    )
-    bending_mm: StrictFloat = Field(
-        default=0.0, ge=0, le=1e4, exclude_if=lambda given: given == 0,
-        description="Length over which a bend costs as much as a stretch: the squared second derivatives of the "
-        "displacement, times this length squared, are added to its squared gradient.",
-    )  # fmt: skip
-    exact: bool = Field(
-        default=False, exclude_if=lambda given: not given,
-        description="Interpolate both images as cubic B-splines of their voxels, then window them, and use the exact "
-        "derivative. Else windowed images are interpolated linearly, and the force is made of differences between "
-        "neighbouring voxels, which is quicker.",
-    )  # fmt: skip
-    rate: StrictFloat = Field(
-        default=0.15, ge=1e-4, le=0.4,
-        description="Length of a step, in control spacings, where the gradient is steady.",
-    )  # fmt: skip
-    radius_voxels: StrictInt = Field(
-        default=2, ge=1, le=16,
-        description="Half the window of local correlation, for members without their own support.",
-    )  # fmt: skip
-    start_sigma: StrictFloat = Field(
-        default=0.0, ge=0, le=4,
-        description="Gaussian smoothing of the result of the levels before the first step, in control spacings of the "
-        "last level.",
-    )  # fmt: skip
-    class_reach_voxels: StrictFloat = Field(
-        default=0.0, ge=0, le=16, exclude_if=lambda given: given == 0,
-        description="Background within this distance of a structure, in voxels whose edge is the geometric mean of "
-        "their axes', uses the column of that structure: the force of an image acts on both sides of a border.",
-    )  # fmt: skip
+    steps: StrictInt = Field(default=0, ge=0, le=1000)
+    """Gradient steps."""
+    max_voxels: StrictInt = Field(default=2_500_000, ge=1000, le=2**31 - 1)
+    """Larger images are shrunk to at most so many voxels, along their finest axes first."""
+    finest_mm: Millimetres | None = Field(default=None, exclude_if=lambda given: given is None)
+    """A CT that was shrunken is refined again, with voxels up to this wide, or those of the image."""
+    finest_steps: StrictInt = Field(default=0, ge=0, le=1000, exclude_if=lambda given: not given)
+    """Gradient steps of that second stage."""
+    finest_smoothness: Smoothness | None = Field(default=None, exclude_if=lambda given: given is None)
+    """Its smoothness, where it differs."""
+    spacing_voxels: StrictFloat = Field(default=2.0, ge=1, le=16)
+    """Distance of the control points of one step, in those voxels."""
+    spacing_mm: Millimetres | None = None
+    """The same in millimetres, at least one voxel; takes the place of ``spacing_voxels``."""
+    smoothness: Smoothness = 0.5
+    """Weight of the squared gradient of the displacement against costs whose typical force is 1."""
+    smoothness_ct: Smoothness | None = None
+    """The same for CT, where it differs."""
+    smoothness_multi: Smoothness | None = None
+    """The same for a pair of two modalities, where it differs."""
+    bending_mm: StrictFloat = Field(default=0.0, ge=0, le=1e4, exclude_if=lambda given: given == 0)
+    """Length over which a bend costs as much as a stretch: the squared second derivatives of the displacement, times
+    this length squared, are added to its squared gradient."""
+    exact: bool = Field(default=False, exclude_if=lambda given: not given)
+    """Interpolate both images as cubic B-splines of their voxels, then window them, and use the exact derivative. Else
+    windowed images are interpolated linearly, and the force is made of differences between neighbouring voxels, which
+    is quicker."""
+    rate: StrictFloat = Field(default=0.15, ge=1e-4, le=0.4)
+    """Length of a step, in control spacings, where the gradient is steady."""
+    radius_voxels: StrictInt = Field(default=2, ge=1, le=16)
+    """Half the window of local correlation, for members without their own support."""
+    start_sigma: StrictFloat = Field(default=0.0, ge=0, le=4)
+    """Gaussian smoothing of the result of the levels before the first step, in control spacings of the last level."""
+    class_reach_voxels: StrictFloat = Field(default=0.0, ge=0, le=16, exclude_if=lambda given: given == 0)
+    """Background within this distance of a structure, in voxels whose edge is the geometric mean of their axes', uses
+    the column of that structure: the force of an image acts on both sides of a border."""
 
     @model_validator(mode="after")
     def _check(self) -> Refine:
@@ -336,42 +296,40 @@ NOT_IN_LEVELS = {"name", "initial", "smoothness", "refine"}  # fields that the d
 class Settings(StrictModel):
     """One registration's settings, as in a preset file; `for_bank` restricts them to the metrics of one modality."""
 
-    name: str = Field(min_length=1, max_length=200, description="Name of the settings in results.")
-    initial: str = Field(default="none", description="Initial alignment: a method of ``--init``, or a transform file.")
-    modality: Literal["auto", "ct", "mr", "multi"] = Field(
-        default="auto",
-        description='Modality of both images, which selects the bank; "auto" detects it from the images.',
-    )
-    smoothness: Smoothness = Field(description="Weight of the pairwise term against weights that add up to one.")
-    engine: str = Field(default="trws", description="Inference engine of the levels.")
-    class_rule: str = Field(
-        default="foreground", description="How the class of a node follows from the labels in its support."
-    )
-    class_at: Literal["displaced", "anchored"] = Field(
-        default="anchored", description="Where those labels are looked up: at each displacement, or where the node is."
-    )
-    class_reach: StrictFloat = Field(
-        default=1.0, ge=1, le=8,
-        description="Edge of the box in which the classes of a node are counted, in supports: above 1, nodes just "
-        "outside an organ, whose box contains its border, use its column too.",
-    )  # fmt: skip
-    pairwise: Literal["fluid", "elastic"] = Field(
-        default="fluid", description="Whether smoothness is required of each step or of the whole displacement."
-    )
-    loss: str = Field(default="dice", description="Loss between label maps that training lowers.")
-    engine_options: PluginOptions = Field(description="Options of the engine, ``max_iter`` or ``tol`` for example.")
-    loss_options: PluginOptions = Field(description="Options of the loss.")
-    levels: Levels = Field(description="Discrete levels, coarse to fine.")
-    reference_mm: Annotated[StrictFloat, Field(ge=1.0, le=1e5)] | None = Field(
-        default=None,
-        description="Length of image that the control spacings are meant for; a shorter one, a crop round a small "
-        "organ for example, gets proportionally smaller spacings.",
-    )
-    refine: Refine = Field(default=Refine(), description="The continuous stage.")
-    banks: dict[BankName, Bank] = Field(
-        description="Metrics for CT, for images on a scale of their own (``mr``) and for pairs of two modalities "
-        "(``multi``)."
-    )
+    name: str = Field(min_length=1, max_length=200)
+    """Name of the settings in results."""
+    initial: str = "none"
+    """Initial alignment: a method of ``--init``, or a transform file."""
+    modality: Literal["auto", "ct", "mr", "multi"] = "auto"
+    """Modality of both images, which selects the bank; "auto" detects it from the images."""
+    smoothness: Smoothness
+    """Weight of the pairwise term against weights that add up to one."""
+    engine: str = "trws"
+    """Inference engine of the levels."""
+    class_rule: str = "foreground"
+    """How the class of a node follows from the labels in its support."""
+    class_at: Literal["displaced", "anchored"] = "anchored"
+    """Where those labels are looked up: at each displacement, or where the node is."""
+    class_reach: StrictFloat = Field(default=1.0, ge=1, le=8)
+    """Edge of the box in which the classes of a node are counted, in supports: above 1, nodes just outside an organ,
+    whose box contains its border, use its column too."""
+    pairwise: Literal["fluid", "elastic"] = "fluid"
+    """Whether smoothness is required of each step or of the whole displacement."""
+    loss: str = "dice"
+    """Loss between label maps that training lowers."""
+    engine_options: PluginOptions
+    """Options of the engine, ``max_iter`` or ``tol`` for example."""
+    loss_options: PluginOptions
+    """Options of the loss."""
+    levels: Levels
+    """Discrete levels, coarse to fine."""
+    reference_mm: Annotated[StrictFloat, Field(ge=1.0, le=1e5)] | None = None
+    """Length of image that the control spacings are meant for; a shorter one, a crop round a small organ for example,
+    gets proportionally smaller spacings."""
+    refine: Refine = Refine()
+    """The continuous stage."""
+    banks: dict[BankName, Bank]
+    """Metrics for CT, for images on a scale of their own (``mr``) and for pairs of two modalities (``multi``)."""
 
     @model_validator(mode="after")
     def _check(self) -> Settings:

@@ -20,11 +20,9 @@ from regweave.types import ImagePair, WeightTable
 Mapper = Callable[..., Iterable[Any]]
 Load = Callable[[], ImagePair]
 Keep = Callable[[Hashable, Callable[[], Any]], Any]
+_Rounds = tuple[Fit | None, int, int]
+"""The last fit, None where no pair showed anything to learn from; registrations and inferences of all rounds."""
 LEFT_OUT = ("seconds", "rounds")
-
-
-def _afresh(_key: Hashable, make: Callable[[], Any]) -> Any:
-    return make()
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Trainer:
     options: LssvmOptions
     finest: bool = False  # learn at the last level alone; the coarser ones keep the start
     mapper: Mapper = map  # `map` or its like, over pairs and over samples; it does not change the result
-    keep: Keep = _afresh
+    keep: Keep = lambda _, make: make()
     """Returns the value of a key, made by a function if it is not kept. Trajectories of a pair are the same whatever
     the structures, the hyper-parameters and the other pairs; a fit is the same for every way that needs it."""
     device: str = "cpu"  # what follows the trajectories, as in `regweave.registration.devices.get`
@@ -101,18 +99,19 @@ class Trainer:
 
     def _fitted(self, w0: WeightTable, classes: tuple[int, ...], *, one_class: bool) -> _Rounds:
         """Fit on samples along the trajectory of the current weights, which is refreshed from round to round."""
-        found = _Rounds(None, 0, 0)
+        fit: Fit | None = None
+        n_registrations = n_inferences = 0
         for _ in range(self.options.rounds):
-            trajectory = w0 if found.fit is None else found.fit.weights
+            trajectory = w0 if fit is None else fit.weights
             trajectory = trajectory.repeat(self.start.classes) if one_class else trajectory
             per_pair = self._samples(trajectory, classes, one_class)
-            n_registrations = found.n_registrations + sum(s is not None for s in per_pair)
+            n_registrations += sum(s is not None for s in per_pair)
             samples = [s for of_pair in per_pair for s in of_pair or ()]
             if not samples:
-                return _Rounds(None, n_registrations, 0)
+                return None, n_registrations, 0
             fit = fit_lssvm(samples, w0, self.options, engine=self.schedule.solver, mapper=self.mapper)
-            found = _Rounds(fit, n_registrations, found.n_inferences + fit.history[-1].n_inferences)
-        return found
+            n_inferences += fit.history[-1].n_inferences
+        return fit, n_registrations, n_inferences
 
     def _samples(self, trajectory: WeightTable, classes: tuple[int, ...], one_class: bool) -> list[list[Sample] | None]:
         """Collect the samples of each pair; None for a pair that shows none of the classes and is not registered."""
@@ -148,22 +147,13 @@ class Trainer:
     def _columns(
         self, found: Mapping[str, _Rounds], weights: Callable[[Mapping[str, Fit]], WeightTable]
     ) -> FittedColumns:
-        fits = {name: rounds.fit for name, rounds in found.items() if rounds.fit is not None}
+        fits = {name: fit for name, (fit, _, _) in found.items() if fit is not None}
         return FittedColumns(
             weights(fits) if fits else self.start,
             {name: [_curve(i) for i in fit.history] for name, fit in fits.items()},
-            sum(rounds.n_inferences for rounds in found.values()),
-            sum(rounds.n_registrations for rounds in found.values()),
+            sum(n for _, _, n in found.values()),
+            sum(n for _, n, _ in found.values()),
         )
-
-
-@dataclass(frozen=True)
-class _Rounds:
-    """The last fit, None where no pair showed anything to learn from, and the work of all rounds."""
-
-    fit: Fit | None
-    n_registrations: int
-    n_inferences: int
 
 
 def _curve(iteration: Iteration) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Fit of a 3-D U-Net by PyTorch: its layers, augmentation, and training; `_network` evaluates the layers without it."""
+"""Fit of a 3-D U-Net by PyTorch: its layers, augmentation, and training; `unet` evaluates the layers without it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from regweave.energy.assemble import TIE_BREAK, assemble
+from regweave.energy import TIE_BREAK, assemble
 from regweave.threads import kernel_threads
 from regweave.types import Terms, WeightTable
 

@@ -5,7 +5,7 @@ import pytest
 
 from regweave import metrics
 from regweave.config.settings import Member
-from regweave.energy.cost_volume import Comparison, cost_volume, fit_scales
+from regweave.energy import Comparison, cost_volume, fit_scales
 from regweave.spatial.control_grid import ControlGrid, LabelSet, shift
 from regweave.types import Geometry
 

@@ -7,8 +7,7 @@ import pytest
 from exhaustive import EXHAUSTIVE
 
 from regweave import engines
-from regweave.energy.assemble import TIE_BREAK, assemble, solve
-from regweave.energy.features import joint_features, loss_of
+from regweave.energy import TIE_BREAK, assemble, joint_features, loss_of, solve
 from regweave.types import Terms, WeightTable
 
 M, C = 3, 2

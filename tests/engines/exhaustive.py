@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from regweave.engines import Options, Solver
-from regweave.engines._problem import check
+from regweave.engines import Options, Solver, check
 
 
 def minimize(energy, init=None):

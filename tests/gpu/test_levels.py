@@ -9,8 +9,7 @@ from phantoms import make_phantom
 from regweave import metrics
 from regweave.config.settings import Settings
 from regweave.registration.align import align
-from regweave.registration.cpu import CPU
-from regweave.registration.measure import StepSearch
+from regweave.registration.cpu import CPU, StepSearch
 from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.types import Image, LabelMap, StructureMaps, WeightTable
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from regweave.energy.cost_volume import Comparison
+from regweave.energy import Comparison
 from regweave.registration.cuda import CudaDevice
 from regweave.registration.scene import Scene
 

@@ -17,7 +17,7 @@ classes = (x[:, :5].sum(axis=1) * 1.2).astype(np.int32)
 found = perceptron.fit_perceptron(x, classes, 7, rng, options=perceptron.Options(steps=6))
 y = rng.random((40000, x.shape[1])).astype(np.float32)
 scores = found.scores(y)
-from regweave.energy.features import joint_features
+from regweave.energy import joint_features
 from regweave.types import Terms
 line = np.array([-1.0, 0.0, 1.0])
 costs, shares = rng.random((8, 16000, 27)).astype(np.float32), rng.random((16000, 6)).astype(np.float32)

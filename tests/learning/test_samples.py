@@ -9,8 +9,7 @@ import pytest
 from phantoms import make_phantom
 from regweave import engines
 from regweave.config.settings import Settings
-from regweave.energy.assemble import assemble
-from regweave.energy.features import joint_features, loss_of
+from regweave.energy import assemble, joint_features, loss_of
 from regweave.learning.lssvm import LssvmOptions, fit_lssvm
 from regweave.learning.samples import Sample, Task, can_lose, delta, first_steps, infer, psi, restrict, samples_at
 from regweave.registration.align import align

@@ -11,9 +11,9 @@ import numpy as np
 from scipy import ndimage
 
 from regweave import metrics
-from regweave.energy.assemble import assemble
-from regweave.energy.cost_volume import fit_scales
+from regweave.energy import assemble, fit_scales
 from regweave.registration import forces as steps
+from regweave.registration.cpu import VALID_SHARE, host_costs
 from regweave.registration.forces import (
     SMALL_DIFFERENCE,
     DataTerm,
@@ -21,7 +21,6 @@ from regweave.registration.forces import (
     host_forces,
     stretch,
 )
-from regweave.registration.measure import VALID_SHARE, host_costs
 from regweave.registration.scene import Scene
 from regweave.spatial.channels import View
 from regweave.spatial.control_grid import shift

@@ -9,7 +9,7 @@ from scipy import ndimage
 from phantoms import make_phantom
 from regweave import _core
 from regweave.config.settings import Settings
-from regweave.energy.features import loss_of
+from regweave.energy import loss_of
 from regweave.measures.overlap import dice
 from regweave.registration.align import Alignment, align
 from regweave.spatial.control_grid import ControlGrid

@@ -7,7 +7,7 @@ import pytest
 from phantoms import make_phantom
 from regweave.config.settings import Settings
 from regweave.registration.align import Step
-from regweave.registration.measure import StepSearch
+from regweave.registration.cpu import StepSearch
 from regweave.report.viewer import on_image
 from regweave.run import register as workflow
 from regweave.run.job import Job

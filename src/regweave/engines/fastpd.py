@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import Field
 
 from regweave import _core, engines
-from regweave.engines._problem import check
+from regweave.engines import check
 from regweave.types import Energy, IntArray, Solution
 
 

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from regweave import _core, engines
-from regweave.engines._problem import check
+from regweave.engines import check
 from regweave.types import Energy, IntArray, Solution
 
 

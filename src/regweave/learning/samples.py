@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from regweave import engines
 from regweave.config.settings import Settings
-from regweave.energy.assemble import solve
-from regweave.energy.features import joint_features, loss_of
+from regweave.energy import joint_features, loss_of, solve
 from regweave.registration import devices
 from regweave.registration.align import Step, align
 from regweave.types import Energy, Float64Array, ImagePair, IntArray, Solution, Terms, WeightTable
@@ -76,7 +75,7 @@ class Task:
 def infer(task: Task) -> Labelling:
     """Minimise w·Ψ(D) + coefficient·Δ(D): predict (0), impute (+η, eq. 9) or violate (−1, eq. 11).
 
-    All three are `regweave.energy.assemble.solve`, the minimisation by which `align` registers.
+    All three are `regweave.energy.solve`, the minimisation by which `align` registers.
     """
     sample = task.sample
     weights = WeightTable.from_vector(task.w, ("",) * sample.shape[0], tuple(range(sample.shape[1])))

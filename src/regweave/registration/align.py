@@ -9,8 +9,7 @@ import numpy as np
 
 from regweave.config.settings import Settings
 from regweave.io.disk.records import Count, Measured, Number
-from regweave.registration.cpu import CPU, Device, DeviceArray
-from regweave.registration.measure import StepSearch
+from regweave.registration.cpu import CPU, Device, DeviceArray, StepSearch
 from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.spatial.warp import to_voxels
 from regweave.types import Float32Array, ImagePair, Solution, Terms, WeightTable

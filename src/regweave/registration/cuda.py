@@ -21,15 +21,13 @@ from numpy.typing import NDArray
 
 from regweave import metrics
 from regweave.config.settings import Member, Refine, Settings
-from regweave.energy.assemble import TIE_BREAK, solve
-from regweave.energy.cost_volume import QUIET_NODE, Comparison
+from regweave.energy import QUIET_NODE, TIE_BREAK, Comparison, solve
 from regweave.errors import ResourceError
 from regweave.metrics import dwt, mi, mind
+from regweave.registration import cpu
 from regweave.registration import forces as continuous
-from regweave.registration import measure as discrete
-from regweave.registration.cpu import CPU
+from regweave.registration.cpu import CPU, VALID_SHARE, StepSearch
 from regweave.registration.forces import DataTerm, Objective, isotropic, stretch
-from regweave.registration.measure import VALID_SHARE, StepSearch
 from regweave.registration.scene import ComparedMaps, Resolution, Scene, view_of
 from regweave.spatial.channels import CUT, Channels, View
 from regweave.spatial.control_grid import ControlGrid, LabelSet
@@ -382,7 +380,7 @@ class CudaDevice:
             if compared is None or not self._cost_row(scene, compared, around, costs.part(m, m + 1)):
                 left.append(m)
         if left:
-            rows = discrete.host_costs(scene.host, u.numpy(), [members[m] for m in left], around)
+            rows = cpu.host_costs(scene.host, u.numpy(), [members[m] for m in left], around)
             for m, row in zip(left, rows, strict=True):
                 self.kernels.copy(self.queue.upload(row[None]), costs.part(m, m + 1))
         return costs
@@ -419,7 +417,7 @@ class CudaDevice:
 
     def loss(self, scene: CudaScene, u: Any, around: StepSearch, structures: Sequence[int] | None) -> Float32Array:
         """Loss (N, L) of the labels around u, by the host."""
-        return discrete.loss(scene.host, u.numpy(), around, structures)
+        return cpu.loss(scene.host, u.numpy(), around, structures)
 
     def terms(self, terms: Any) -> Terms:
         """Copy terms to the host."""

@@ -20,7 +20,7 @@ from scipy import ndimage
 
 from regweave import _core
 from regweave.config.settings import Member, Refine
-from regweave.energy.cost_volume import Comparison
+from regweave.energy import Comparison
 from regweave.registration.scene import Scene, view_of
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.node_classes import numbers_of

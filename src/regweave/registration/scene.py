@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from regweave import _core
 from regweave.config.settings import Member, Settings, within_image
-from regweave.energy.cost_volume import Comparison
+from regweave.energy import Comparison
 from regweave.io.modality import modality_of
 from regweave.spatial.channels import Channels, View
 from regweave.spatial.control_grid import nearest_whole

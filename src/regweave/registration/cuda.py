@@ -202,13 +202,9 @@ class Constants:
 
     def ones(self, rows: int, columns: int) -> Any:
         """Return an array (rows, columns) on the GPU, its first column 1, the others 0."""
-
-        def made() -> Any:
-            values = np.zeros((rows, columns), dtype=np.float32)
-            values[:, 0] = 1
-            return self._queue.upload(values)
-
-        return self(("ones", rows, columns), made)
+        return self(
+            ("ones", rows, columns), lambda: self._queue.upload(np.eye(1, columns, dtype=np.float32).repeat(rows, 0))
+        )
 
     def search(self, grid: ControlGrid, labels: LabelSet) -> Any:
         """Return the supports of the nodes of a grid and the shifts of labels."""

@@ -21,8 +21,7 @@ from regweave.registration.forces import (
     host_forces,
     stretch,
 )
-from regweave.registration.scene import Scene
-from regweave.spatial.channels import View
+from regweave.registration.scene import Scene, View
 from regweave.spatial.control_grid import shift
 from regweave.types import Terms
 

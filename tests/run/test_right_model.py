@@ -20,7 +20,7 @@ from regweave.model.model import Model
 from regweave.run import register as workflow
 from regweave.run.read import Reading
 from regweave.run.resolve import Recipe, doubt_volumes
-from regweave.training.scan import choose_bank, scan
+from regweave.training.run import choose_bank, scan
 from regweave.types import Image, ImagePair, LabelMap, StructureMaps, Volume, WeightTable
 
 BANK = [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]

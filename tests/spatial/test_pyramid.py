@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from scipy.spatial.transform import Rotation
 
-from regweave.spatial import channels
-from regweave.spatial.channels import Channels, View
+from regweave.registration import scene as channels
+from regweave.registration.scene import Channels, View
 from regweave.spatial.intensity import BODY_WINDOW_HU, apply_window, default_window
 from regweave.spatial.pyramid import change_level, shrink, shrink_geometry
 from regweave.types import Geometry, Volume

@@ -16,7 +16,7 @@ from regweave.training.candidates import CandidateRunner
 from regweave.training.columns import ColumnLearner
 from regweave.training.options import TrainOptions
 from regweave.training.refinement import RefinementSvm, as_level, factors_of
-from regweave.training.scan import scan
+from regweave.training.run import scan
 from regweave.training.state import TrainingLog, TrainingState
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 

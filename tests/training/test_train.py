@@ -29,8 +29,7 @@ from regweave.training import run as run_module
 from regweave.training.columns import STRENGTHS
 from regweave.training.options import TrainOptions
 from regweave.training.predictor_fits import segmented_images, within
-from regweave.training.run import train
-from regweave.training.scan import scan
+from regweave.training.run import scan, train
 from regweave.types import LabelMap, WeightTable
 
 QUICK = TrainOptions(

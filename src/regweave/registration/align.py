@@ -84,18 +84,19 @@ def align(
         grid = ControlGrid.cover(scene.geometry, level.spacing_mm, level.support)
         scales = None
         for step in range(level.steps):
-            clock = _Clock()
+            times = [time.perf_counter()]
             reach = level.first_step * level.step_decay**step * grid.spacing  # shrinks from step to step
             around = StepSearch(grid, LabelSet.cube(level.labels_per_axis, reach), weights.classes, schedule)
             terms, scales = device.measure(scene, u, around, scales)
-            clock.lap("costs")
+            times.append(time.perf_counter())
             solution = device.minimize(terms, weights, schedule)
-            clock.lap("inference")
+            times.append(time.perf_counter())
             before, u = u, device.compose(u, around, solution.labels)  # φ ← φ ∘ (id + d)
-            clock.lap("compose")
+            times.append(time.perf_counter())
+            seconds = dict(zip(("costs", "inference", "compose"), np.diff(times).tolist(), strict=True))
             record = StepRecord(
                 number, step, level.spacing_mm, grid.n_nodes, around.labels.n_labels, solution.energy,
-                solution.lower_bound, solution.gap, solution.iterations, clock.laps,
+                solution.lower_bound, solution.gap, solution.iterations, seconds,
             )  # fmt: skip
             records.append(record)
             if on_step is not None:
@@ -105,14 +106,3 @@ def align(
                 on_step(Step(**vars(record), terms=device.terms(terms), solution=found, **evidence))
     u = device.change_level(u, scene.factors, (1, 1, 1), pair.fixed.geometry.shape)
     return Alignment(device.download(u), tuple(records))
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name] = now - self._last
-        self._last = now

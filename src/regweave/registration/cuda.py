@@ -28,8 +28,7 @@ from regweave.registration import cpu
 from regweave.registration import forces as continuous
 from regweave.registration.cpu import CPU, VALID_SHARE, StepSearch
 from regweave.registration.forces import DataTerm, Objective, isotropic, stretch
-from regweave.registration.scene import ComparedMaps, Resolution, Scene, view_of
-from regweave.spatial.channels import CUT, Channels, View
+from regweave.registration.scene import CUT, Channels, ComparedMaps, Resolution, Scene, View, view_of
 from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.spatial.intensity import apply_window, sampled
 from regweave.spatial.node_classes import FOREGROUND_SHARE, numbers_of

@@ -23,7 +23,7 @@ from regweave.io.modality import BankName
 from regweave.metrics import sad
 from regweave.predictors import Predictor
 from regweave.predictors._features import WorkingGrid
-from regweave.spatial.channels import KEPT_VOXELS
+from regweave.registration.scene import KEPT_VOXELS
 from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.spatial.pyramid import shrink_geometry
 from regweave.types import Geometry

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from regweave.training.candidates import CandidateRunner, PairScores
     from regweave.training.columns import ColumnSelection
     from regweave.training.refinement import RefinementWeights
-    from regweave.training.scan import DatasetScan
+    from regweave.training.run import DatasetScan
     from regweave.types import WeightTable
 
 LATER: Any = None  # value of a part that a later stage sets

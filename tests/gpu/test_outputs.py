@@ -6,8 +6,7 @@ from scipy import ndimage
 
 from regweave import _core
 from regweave.registration.cuda import CudaFields
-from regweave.spatial.deformation import determinant
-from regweave.spatial.invert import inverse_errors_mm, invert
+from regweave.spatial.deformation import determinant, inverse_errors_mm, invert
 from regweave.spatial.warp import warp_image, warp_labels
 from regweave.types import Field, Geometry, LabelMap, Transform, Volume
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from regweave import _core
-from regweave.spatial.invert import inverse_consistency_mm, inverse_errors_mm, invert
+from regweave.spatial.deformation import inverse_consistency_mm, inverse_errors_mm, invert
 from regweave.spatial.warp import to_field, warp_points
 from regweave.types import Field, Geometry, Transform
 

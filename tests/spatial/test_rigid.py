@@ -6,8 +6,7 @@ from scipy import ndimage, sparse
 from scipy.sparse.linalg import spsolve
 
 from regweave.spatial import rigid
-from regweave.spatial.deformation import determinant
-from regweave.spatial.invert import inverse_errors_mm, invert
+from regweave.spatial.deformation import determinant, inverse_errors_mm, invert
 from regweave.spatial.rigid import faded, keep_rigid, motions_of, rigid_fit
 from regweave.spatial.warp import warp_labels, warp_points
 from regweave.types import Field, Geometry, LabelMap, Transform

@@ -40,7 +40,7 @@ from regweave.run.memory import allowed_threads
 from regweave.run.register import register
 from regweave.run.result import Result
 from regweave.run.rigid import names_of
-from regweave.spatial.invert import invert
+from regweave.spatial.deformation import invert
 from regweave.spatial.warp import warp_labels
 from regweave.threads import kernel_threads
 from regweave.types import Field, LabelMap, LeftOut, Structure, StructureSet, Transform

@@ -18,7 +18,7 @@ from regweave.errors import RegweaveError
 from regweave.io.disk.records import Count, Measured, RecordPart, Text, Whole
 from regweave.measures.body import body_mask
 from regweave.measures.overlap import dice
-from regweave.spatial.invert import inverse_errors_mm
+from regweave.spatial.deformation import inverse_errors_mm
 from regweave.spatial.warp import warp_image, warp_labels
 from regweave.types import Field, Float32Array, ImagePair, LabelMap, Transform, Volume, WeightTable
 

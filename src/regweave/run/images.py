@@ -31,7 +31,7 @@ from regweave.io.disk.records import write_record
 from regweave.io.disk.text import read_json
 from regweave.io.transforms.files import write_linear
 from regweave.run.record import Provenance
-from regweave.spatial.invert import invert
+from regweave.spatial.deformation import invert
 from regweave.spatial.warp import warp_image, warp_labels
 from regweave.types import Field, Geometry, ImagePair, LabelMap, NodeEvidence, Transform, Volume
 

@@ -12,8 +12,8 @@ from regweave.measures.body import body_mask
 from regweave.measures.deformation import InverseError
 from regweave.measures.scores import PairScore, score_labels
 from regweave.registration.align import Step
+from regweave.spatial.deformation import Inversion, inverse_errors_mm, summary_mm
 from regweave.spatial.intensity import inside
-from regweave.spatial.invert import Inversion, inverse_errors_mm, summary_mm
 from regweave.spatial.warp import warp_labels
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, NodeEvidence, Transform, WeightTable
 

@@ -31,7 +31,7 @@ from regweave.io.transforms.itk import ANYWHERE
 from regweave.run.read import ImageLike
 from regweave.run.result import Result
 from regweave.spatial import warp as spatial
-from regweave.spatial.invert import invert
+from regweave.spatial.deformation import invert
 from regweave.spatial.warp import Interpolation
 from regweave.types import Direction, Field, Float64Array, Geometry, LabelMap, Transform, Volume
 

@@ -121,7 +121,7 @@ class Transform:
         UsageError
             E115 where no grid is known.
         """
-        from regweave.spatial.invert import invert
+        from regweave.spatial.deformation import invert
 
         return invert(self, geometry).transform
 

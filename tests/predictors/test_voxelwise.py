@@ -218,7 +218,7 @@ def test_folds_keep_patients_whole():
 
 def test_labels_without_a_class_are_background():
     labels = np.array([0, 2, 9, 5, 2])
-    np.testing.assert_array_equal(voxelwise.class_numbers(labels, CLASSES), [0, 1, 0, 2, 1])
+    np.testing.assert_array_equal(voxelwise.numbers_of(labels, CLASSES), [0, 1, 0, 2, 1])
 
 
 @pytest.mark.parametrize(

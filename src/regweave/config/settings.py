@@ -420,25 +420,22 @@ class Settings(StrictModel):
 
     def without_label_members(self, weights: WeightTable) -> WeightTable:
         """Give the weight of members that compare the moving labels to the others of their stage, if any has one."""
-        for stage in ("levels", "refine", "both"):
-            alike = [m for m in self.bank if m.stage == stage]
-            masked = [m.name for m in alike if m.source == "labels"]
-            if masked:
-                weights = weights.without(masked, heirs=[m.name for m in alike])
-        return weights
+        return self._without(weights, ("labels",))
 
     def without_map_members(self, weights: WeightTable) -> WeightTable:
         """Give the weight of all members that compare structure maps to the others of their stage.
 
         Where a class leaves the others nothing, the table is that of the bank before anything is learned.
         """
-        found = weights
+        found = self._without(weights, ("structures", "labels", "guides"))
+        return self.start_weights(weights.pairwise, weights.classes) if self.compares_maps(found) else found
+
+    def _without(self, weights: WeightTable, sources: tuple[str, ...]) -> WeightTable:
         for stage in ("levels", "refine", "both"):
             alike = [m for m in self.bank if m.stage == stage]
-            learned = [m.name for m in alike if m.source != "image"]
-            if learned:
-                found = found.without(learned, heirs=[m.name for m in alike])
-        return self.start_weights(weights.pairwise, weights.classes) if self.compares_maps(found) else found
+            if left := [m.name for m in alike if m.source in sources]:
+                weights = weights.without(left, heirs=[m.name for m in alike])
+        return weights
 
     def start_weights(self, smoothness: float, classes: tuple[int, ...] = (0,)) -> WeightTable:
         """W before anything is learned: the same for all classes, adding up to one."""
@@ -448,8 +445,7 @@ class Settings(StrictModel):
         """Levels of an image: with ``reference_mm``, a shorter image gets proportionally smaller control spacings."""
         if self.reference_mm is None:
             return self.levels
-        longest = float((geometry.spacing_mm * geometry.shape).max())
-        return tuple(level.scaled(min(1.0, longest / self.reference_mm)) for level in self.levels)
+        return tuple(level.scaled(min(1.0, geometry.longest_mm / self.reference_mm)) for level in self.levels)
 
     def with_refine_smoothness(self, value: float) -> Settings:
         """Return the same settings with one smoothness of the refinement for all modalities."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from regweave.config.settings import within_image
 from regweave.io.geometry import nearest_axes
 from regweave.spatial.control_grid import nearest_whole
 from regweave.spatial.intensity import apply_window, default_window
@@ -42,8 +43,7 @@ class WorkingGrid:
     @classmethod
     def of(cls, geometry: Geometry, voxel_mm: float) -> WorkingGrid:
         """Cover an image by blocks of about ``voxel_mm``, at least four along each axis with as many voxels."""
-        wanted = nearest_whole(voxel_mm / geometry.spacing_mm)
-        x, y, z = (int(max(1, min(f, n // 4))) for f, n in zip(wanted, geometry.shape, strict=True))
+        x, y, z = within_image(nearest_whole(voxel_mm / geometry.spacing_mm), geometry)
         order = nearest_axes(geometry.direction)
         steps = tuple(1 if geometry.direction[world, axis] >= 0 else -1 for world, axis in enumerate(order))
         spacing = (geometry.spacing_mm * np.array((x, y, z)))[list(order)]
@@ -87,7 +87,7 @@ class Sizes:
 
         Where it has no more than `UNITS_ALONG`, one length serves both: blocks of voxels are not smaller than a voxel.
         """
-        unit = float(np.median([(np.array(g.shape) * g.spacing_mm).max() / UNITS_ALONG for g in geometries]))
+        unit = float(np.median([g.longest_mm / UNITS_ALONG for g in geometries]))
         own = float(np.median([g.spacing_mm.min() for g in geometries]))
         return cls(min(unit, max(own, unit * UNITS_ALONG / LONGEST_AXIS)), unit)
 

@@ -19,9 +19,10 @@ from regweave import registry
 from regweave._core import perceptron_cross_entropy
 from regweave.predictors import Classes, Examples, Names, Parts, Predictor, VoxelMm
 from regweave.predictors import _features as see
+from regweave.spatial.node_classes import numbers_of
 from regweave.spatial.pyramid import shrink_geometry
 from regweave.threads import present_threads
-from regweave.types import Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Modality, StructureMaps, Volume
+from regweave.types import Float32Array, Float64Array, IntArray, LabelMap, Modality, StructureMaps, Volume
 
 BACKGROUND_SHARES = 4  # shares of the samples for the background, which is as varied as many structures
 FOLDS = 3
@@ -192,7 +193,7 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> VoxelPr
     volumes, label_maps, classes, seed = examples.volumes, examples.label_maps, examples.classes, examples.seed
     sizes = see.Sizes.of([v.geometry for v in volumes])
     quota = options.samples // (len(volumes) * (len(classes) - 1 + BACKGROUND_SHARES))
-    numbers = [class_numbers(labels.data, classes) for labels in label_maps]
+    numbers = [numbers_of(labels.data, classes) for labels in label_maps]
     samples = [
         _draw(volume, numbers[n], examples.modality, sizes, quota, np.random.default_rng([seed, n]))
         for n, volume in enumerate(volumes)
@@ -218,14 +219,6 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> VoxelPr
 
 _Sample = tuple[Float32Array, IntArray, Float64Array]
 """Voxels drawn from one image: features (n, F), class numbers (n,), and how often each class occurs, (C,)."""
-
-
-def class_numbers(labels: LabelArray, classes: tuple[int, ...]) -> IntArray:
-    """Place of each label among the classes; 0, the background, for labels that have none."""
-    out = np.zeros(labels.shape, dtype=np.int32)
-    for number, value in enumerate(classes[1:], start=1):
-        out[labels == value] = number
-    return out
 
 
 def _draw(

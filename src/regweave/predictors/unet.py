@@ -21,7 +21,8 @@ from regweave.io.geometry import nearest_axes
 from regweave.io.labels import normalised
 from regweave.predictors import Classes, Examples, Names, Parts, Predictor, VoxelMm
 from regweave.predictors._features import WorkingGrid
-from regweave.predictors.perceptron import class_numbers, require_classes
+from regweave.predictors.perceptron import require_classes
+from regweave.spatial.node_classes import numbers_of
 from regweave.spatial.pyramid import Factors, shrink
 from regweave.threads import present_threads
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray, LabelMap, StructureMaps, Volume
@@ -424,7 +425,7 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> Network
     grids = [NetworkGrid.of(v.geometry, spacing_mm) for v in examples.volumes]
     pairs = list(zip(grids, examples.volumes, examples.label_maps, strict=True))
     images = [channels(g.seen(v.data), examples.modality) for g, v, _ in pairs]
-    numbers = [g.numbers(class_numbers(labels.data, classes)) for g, _, labels in pairs]
+    numbers = [g.numbers(numbers_of(labels.data, classes)) for g, _, labels in pairs]
     require_classes(numbers, classes)
     nx, ny, nz = (int(n) for n in np.median([i.shape[1:] for i in images], axis=0))
     strides = like.network.strides if isinstance(like, NetworkPredictor) else strides_for(spacing_mm, (nx, ny, nz))

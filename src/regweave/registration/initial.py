@@ -42,7 +42,7 @@ def _affine(fixed: Volume, moving: Volume, alone: bool) -> Float64Array:
     windowed = _windowed(fixed, moving)
     start = affine = _centre_on_centre(*windowed)
     for resolution in ALONE if alone else RESOLUTIONS:
-        step_mm = _extent_mm(fixed) / resolution
+        step_mm = fixed.geometry.longest_mm / resolution
         level = PyramidLevel(*(coarser(image, step_mm) for image in windowed))
         affine = level.fit(affine)
     ratio = float(np.linalg.det(affine[:3, :3]))
@@ -61,7 +61,7 @@ def _rigid(fixed: Volume, moving: Volume, alone: bool) -> Float64Array:
     """Fit from the headers and from the centres; the headers stay where a fit does not clearly gain on them."""
     windowed = _windowed(fixed, moving)
     bone = all(with_modality(image).modality == "ct" for image in (fixed, moving))
-    steps_mm = [_extent_mm(fixed) / resolution for resolution in (ALONE if alone else RESOLUTIONS)]
+    steps_mm = [fixed.geometry.longest_mm / resolution for resolution in (ALONE if alone else RESOLUTIONS)]
     pyramid = [PyramidLevel(*(coarser(image, step, bone=bone) for image in windowed)) for step in steps_mm]
     headers, centres = np.eye(4), _centre_on_centre(*windowed)
     fits = [_fitted(pyramid, start) for start in (headers, centres)]
@@ -110,10 +110,6 @@ def _in_window(volume: Volume) -> Image:
     if high <= low:
         return Image(np.zeros_like(volume.data), volume.geometry, mask=mask)
     return Image(apply_window(extrapolated(volume), (low, high)), volume.geometry, mask=mask)
-
-
-def _extent_mm(volume: Volume) -> float:
-    return float((np.array(volume.geometry.shape) * volume.geometry.spacing_mm).max())
 
 
 def _centre_on_centre(fixed: Volume, moving: Volume) -> Float64Array:

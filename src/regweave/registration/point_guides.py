@@ -102,7 +102,7 @@ class PointGuides:
             listed = ", ".join(f"{self.names[n]} ({left[n]:.1f} mm)" for n in np.flatnonzero(far).tolist())
             notices.warn(f"W227: landmarks that guide are far from where the images lead: {listed}; look at them")
         field = transform.interpolated
-        near = max(NEAR * longest_mm(field), NEAR_VOXELS * float(field.geometry.spacing_mm.max()))
+        near = max(NEAR * field.geometry.longest_mm, NEAR_VOXELS * float(field.geometry.spacing_mm.max()))
         field = self._drawn(field, transform.affine, [near])
         if transform.knots is None:
             return replace(transform, field=field)
@@ -171,14 +171,9 @@ def drawn(
     return found
 
 
-def longest_mm(field: Field) -> float:
-    """Longest side of the grid of a field."""
-    return float((np.array(field.geometry.shape) * field.geometry.spacing_mm).max())
-
-
 def reaches_mm(field: Field) -> list[float]:
     """Reaches that are compared at the start."""
-    return [share * longest_mm(field) for share in REACHES]
+    return [share * field.geometry.longest_mm for share in REACHES]
 
 
 def likeliest(

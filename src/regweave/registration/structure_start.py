@@ -96,10 +96,9 @@ def fitted_affine(fixed: Float64Array, moving: Float64Array) -> Float64Array:
 
 def composed_displacement(points: Float64Array, targets: Float64Array, geometry: Geometry) -> Field:
     """Take points (N, 3) towards targets (N, 3) by displacements that follow one another."""
-    longest = float((np.array(geometry.shape) * geometry.spacing_mm).max())
     found = Field.zero(geometry)
     for share in REACHES:
-        step = unfolded(smooth_displacement(points, targets - points, geometry, share * longest), geometry)
+        step = unfolded(smooth_displacement(points, targets - points, geometry, share * geometry.longest_mm), geometry)
         points = warp_points(points, Transform(step))
         found = compose(step, found)
     return found

@@ -341,7 +341,7 @@ def background_of(table: WeightTable, start: WeightTable, rows: tuple[str, ...],
     matrix = table.matrix.copy()
     index = table.rows(rows)
     matrix[index, 0] = start.matrix[start.rows(rows), 0]
-    stiff = np.ones(len(table.classes)) if table.stiffness is None else table.stiffness.copy()
+    stiff = _stiffness(table).copy()
     stiff[0] = stiffness
     return replace(table, matrix=matrix, stiffness=stiff)
 
@@ -368,9 +368,8 @@ def _without_labels(search: RefinementSearch, state: TrainingState, found: Refin
         return found
     state.log.report("mix", f"without moving labels other weights: {dice - fallback:+.4f}")
     # The stiffness becomes relative to the smoothness of the settings with labels.
-    stiffness = np.ones(len(own.weights.classes)) if own.weights.stiffness is None else own.weights.stiffness
     ratio = REFINE.get(search.state.settings) / REFINE.get(state.settings)
-    return replace(found, without_labels=replace(own.weights, stiffness=stiffness * ratio))
+    return replace(found, without_labels=replace(own.weights, stiffness=_stiffness(own.weights) * ratio))
 
 
 def _report_columns(state: TrainingState, columns: RefinementColumns) -> None:

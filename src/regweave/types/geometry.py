@@ -33,6 +33,11 @@ class Geometry:
         return np.asarray(np.linalg.norm(self.affine[:3, :3], axis=0), dtype=np.float64)
 
     @property
+    def longest_mm(self) -> float:
+        """Longest side of the grid."""
+        return float((self.spacing_mm * self.shape).max())
+
+    @property
     def direction(self) -> Float64Array:
         """Direction cosines, one column for each image axis, shape (3, 3)."""
         return self.affine[:3, :3] / self.spacing_mm

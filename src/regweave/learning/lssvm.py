@@ -172,11 +172,24 @@ def learn(
 
     Returns the best state, whether the objective stopped falling before the iterations ran out, and the history.
     """
-    record = _Recorder(oracle, regulariser, options, on_progress)
+    history: list[Iteration] = []
+    levels, last = [np.inf], time.perf_counter()
+
+    def record(state: _State) -> float:
+        """Add to the history; return the decrease of the objective."""
+        nonlocal last
+        found, level = _iteration(oracle, regulariser, options.C, state, len(history), last)
+        last = time.perf_counter()
+        history.append(found)
+        levels.append(level)
+        if on_progress is not None:
+            on_progress(found)
+        return levels[-2] - level
+
     state = _start(oracle, np.maximum(regulariser.w0, regulariser.lower), options.eta)  # lines 1 to 3, 5, 6
     record(state)
     converged = False
-    while not converged and len(record.history) <= options.max_outer:  # line 4
+    while not converged and len(history) <= options.max_outer:  # line 4
         convex = Convex(regulariser, options.C, state.psi)
         found = minimise(oracle, convex, options.epsilon, options.max_inner)  # lines 7 to 11
         if _descends(oracle, convex, state.w, found, options):
@@ -185,7 +198,7 @@ def learn(
             state = replace(state, rounds=found.rounds)
         # Slacks are known to ε, so the objective is known to C·ε: a smaller step is no progress.
         converged = record(state) <= options.C * options.epsilon and found.converged  # line 14
-    return state, converged, tuple(record.history)
+    return state, converged, tuple(history)
 
 
 def _start(oracle: Oracle, w: Float64Array, eta: float) -> _State:
@@ -246,54 +259,29 @@ def _proved_values(oracle: Oracle, w: Float64Array) -> Float64Array:
     return np.where(np.isfinite(upper_bounds), upper_bounds, oracle.values(w))
 
 
-class _Recorder:
-    """History of the iterations; each call adds one, and returns the decrease of the objective."""
-
-    def __init__(
-        self,
-        oracle: Oracle,
-        regulariser: Regulariser,
-        options: LssvmOptions,
-        on_progress: Callable[[Iteration], None] | None,
-    ) -> None:
-        self._oracle, self._regulariser, self._options = oracle, regulariser, options
-        self._on_progress = on_progress
-        self._levels: list[float] = []
-        self._last = time.perf_counter()
-        self.history: list[Iteration] = []
-
-    def __call__(self, state: _State) -> float:
-        values, upper_bounds = self._oracle.values(state.w), self._oracle.upper_bounds(state.w)
-        attained, least = (np.array([getattr(d, n) for d in state.imputed]) for n in ("value", "lower_bound"))
-        objective, upper, lower, level = (
-            self._regulariser(state.w) + self._options.C * float((convex + concave).mean())
-            for convex, concave in (
-                (values, attained),
-                (upper_bounds, attained),
-                (values, least),
-                (_proved_values(self._oracle, state.w), attained),
-            )
-        )
-        now = time.perf_counter()
-        iteration = Iteration(
-            number=len(self.history),
-            objective=objective,
-            duality_gap=upper - lower,
-            upper=upper,
-            slack_sum=float(((state.psi * state.w).sum(axis=1) + values).sum()),
-            predicted_loss=state.predicted_loss,
-            imputed_loss=float(np.mean([d.delta for d in state.imputed])),
-            certified_epsilon=state.epsilon,
-            n_inferences=self._oracle.n_inferences,
-            n_discarded=self._oracle.n_discarded,
-            n_cuts=state.rounds[-1].n_cuts if state.rounds else 0,
-            seconds=now - self._last,
-            w=state.w,
-            rounds=state.rounds,
-        )
-        self._last = now
-        self._levels.append(level)
-        self.history.append(iteration)
-        if self._on_progress is not None:
-            self._on_progress(iteration)
-        return self._levels[-2] - level if len(self._levels) > 1 else np.inf
+def _iteration(
+    oracle: Oracle, regulariser: Regulariser, C: float, state: _State, number: int, began: float
+) -> tuple[Iteration, float]:
+    """Record of an iteration, and the objective whose decrease decides: with the best proved constraint values."""
+    values, upper_bounds = oracle.values(state.w), oracle.upper_bounds(state.w)
+    attained, least = (np.array([getattr(d, n) for d in state.imputed]) for n in ("value", "lower_bound"))
+    brackets = [(values, attained), (upper_bounds, attained), (values, least)]
+    brackets.append((_proved_values(oracle, state.w), attained))
+    objective, upper, lower, level = (regulariser(state.w) + C * float((a + b).mean()) for a, b in brackets)
+    iteration = Iteration(
+        number=number,
+        objective=objective,
+        duality_gap=upper - lower,
+        upper=upper,
+        slack_sum=float(((state.psi * state.w).sum(axis=1) + values).sum()),
+        predicted_loss=state.predicted_loss,
+        imputed_loss=float(np.mean([d.delta for d in state.imputed])),
+        certified_epsilon=state.epsilon,
+        n_inferences=oracle.n_inferences,
+        n_discarded=oracle.n_discarded,
+        n_cuts=state.rounds[-1].n_cuts if state.rounds else 0,
+        seconds=time.perf_counter() - began,
+        w=state.w,
+        rounds=state.rounds,
+    )
+    return iteration, level

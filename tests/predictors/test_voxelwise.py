@@ -148,7 +148,7 @@ def test_record_recomputed_from_its_definition(training):
         net, odds = voxelwise._train([samples[n] for n in train], 3, Options(**QUICK), np.random.default_rng([3, 4]))
         for n in held_out:
             for power, rows in values.items():
-                part = VoxelPredictor(CLASSES, "mr", sizes, net.with_bias(power * odds))
+                part = VoxelPredictor(CLASSES, "mr", sizes, replace(net, output_bias=net.output_bias + power * odds))
                 guess = part.labels(volumes[n]).data
                 rows.append([dice(guess == c, labels[n].data == c) for c in CLASSES[1:]])
     means = {power: np.mean(rows, axis=0) for power, rows in values.items()}

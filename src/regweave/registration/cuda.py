@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regweave import metrics
-from regweave.config.settings import Member, Refine, Settings
+from regweave.config.settings import Level, Member, Refine, Settings
 from regweave.energy import QUIET_NODE, TIE_BREAK, Comparison, solve
 from regweave.errors import ResourceError
 from regweave.metrics import dwt, mi, mind
@@ -614,13 +614,16 @@ _waiting: defaultdict[tuple[Any, int], list[Any]] = defaultdict(list)  # Idle de
 def needed_bytes(pair: ImagePair, schedule: Settings) -> int:
     """Bytes that the levels and a refinement at the finest of them need at once."""
     fixed, moving = (prod(image.geometry.shape) for image in (pair.fixed, pair.moving))
-    most = 0
-    for level in schedule.levels_for(pair.fixed.geometry):
-        geometry = shrink_geometry(pair.fixed.geometry, level.factors(pair.fixed.geometry))
-        nodes = ControlGrid.cover(geometry, level.spacing_mm, level.support).n_nodes
-        volume = nodes * level.labels_per_axis**3 * (FLOAT * len(schedule.bank) + DOUBLE * MESSAGES)
-        most = max(most, FLOAT * LEVEL_IMAGES * prod(geometry.shape) + volume)
-    return FLOAT * (fixed + moving + 3 * FULL_FIELDS * fixed) + most
+    full = FLOAT * (fixed + moving + 3 * FULL_FIELDS * fixed)
+    return full + max(_step_bytes(pair, schedule, level) for level in schedule.levels_for(pair.fixed.geometry))
+
+
+def _step_bytes(pair: ImagePair, schedule: Settings, level: Level) -> int:
+    """Bytes of one step of a level: images and fields of its size, costs, messages."""
+    geometry = shrink_geometry(pair.fixed.geometry, level.factors(pair.fixed.geometry))
+    nodes = ControlGrid.cover(geometry, level.spacing_mm, level.support).n_nodes
+    volume = nodes * level.labels_per_axis**3 * (FLOAT * len(schedule.bank) + DOUBLE * MESSAGES)
+    return FLOAT * LEVEL_IMAGES * prod(geometry.shape) + volume
 
 
 def free_bytes(queue: Any, needed: int) -> int:

@@ -33,7 +33,6 @@ def test_columns_and_patients():
     assert record.trained_on == ("p1+p2", "p3")
     assert [record.uses_column(c) for c in (0, 4, 5)] == [False, True, False]
     assert [record.strength(c) for c in (4, 5)] == [2.0, 1.0]
-    assert record.without("strengths").strengths == {}
 
 
 @pytest.mark.parametrize("part", [{"gates": {"1": 3}}, {"share": "half"}, {"learned": [["x"]]}])

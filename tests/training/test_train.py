@@ -580,7 +580,8 @@ def test_images_in_memory_give_the_model_of_their_files(training_list, tmp_path)
     np.testing.assert_array_equal(model.weights.matrix, filed.weights.matrix)
     assert model.predictor.save().to_json() == filed.predictor.save().to_json()
     assert model.class_names == filed.class_names == {0: "background", 3: "mandible"}
-    assert model.training.without("pairs") == filed.training.without("pairs")
+    records = ({**m.training.to_json(), "pairs": None} for m in (model, filed))
+    assert next(records) == next(records)
     with pytest.raises(UsageError, match=r"E194.*cannot be continued"):
         train(pairs, tmp_path / "n.json", resume=True, **common)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.json", "pairs.csv"]

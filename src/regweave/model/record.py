@@ -300,10 +300,6 @@ class TrainingRecord(_Part):
         """
         return self.model_dump(mode="json", exclude_unset=True)
 
-    def without(self, *keys: str) -> TrainingRecord:
-        """Return the record without some of its parts."""
-        return TrainingRecord.model_validate({k: v for k, v in self.to_json().items() if k not in keys})
-
     def strength(self, value: int) -> float:
         """Return the factor on the whole column of a class, 1 where none is recorded."""
         return self.strengths.get(str(value), 1.0)

@@ -575,11 +575,6 @@ class CudaFields:
         """Pull images (C, X, Y, Z) through matrix ∘ (id + u); beyond the grid the border value holds."""
         return self._kernels.warp(self._upload(channels), matrix, self._upload(u)).numpy()
 
-    def warp_valid(self, shape: tuple[int, int, int], matrix: Float64Array, field: Float32Array) -> Any:
-        """1 where matrix · (x + field(x)) is inside a grid of that shape."""
-        found = self._kernels.warp_valid(shape, matrix, self._upload(field), None, None).numpy()
-        return found.astype(np.uint8)
-
     def warp_labels(self, labels: IntArray, matrix: Float64Array, field: Float32Array) -> Any:
         """Take the label with the largest sum of trilinear weights; 0 outside."""
         return self._kernels.warp_labels(self._upload(labels, np.int32), matrix, self._upload(field)).numpy()

@@ -124,11 +124,6 @@ def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = 
     return _core.round_trip(there, back, *(m[:3].tolist() for m in maps))
 
 
-def inverse_consistency_mm(forward: Transform, inverse: Transform) -> dict[str, float]:
-    """Return ``mean``, ``p95`` and ``max`` of `inverse_errors_mm`, NaN where no voxel has one."""
-    return summary_mm(inverse_errors_mm(forward, inverse))
-
-
 def defined(values: Float32Array) -> Float32Array:
     """Return the numbers of an array that are no NaN, moved to its front in its own memory: a copy may not fit."""
     flat, n = values.reshape(-1), 0

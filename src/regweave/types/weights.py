@@ -58,11 +58,6 @@ class WeightTable:
         return cls(w[:-1].reshape(len(members), len(classes)), members, classes, float(w[-1]))
 
     @classmethod
-    def zero(cls, members: int, classes: int, pairwise: float) -> WeightTable:
-        """Return a table without names that leaves the smoothness term alone."""
-        return cls(np.zeros((members, classes)), ("",) * members, tuple(range(classes)), pairwise)
-
-    @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> WeightTable:
         """Inverse of `to_json`."""
         matrix = np.array(content["matrix"], dtype=np.float64)

@@ -28,7 +28,7 @@ from regweave.registration import cpu
 from regweave.registration import forces as continuous
 from regweave.registration.cpu import CPU, VALID_SHARE, StepSearch
 from regweave.registration.forces import DataTerm, Objective, isotropic, stretch
-from regweave.registration.scene import CUT, Channels, ComparedMaps, Resolution, Scene, View, view_of
+from regweave.registration.scene import CUT, Channels, ComparedMaps, Scene, View, view_of
 from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.spatial.intensity import apply_window, sampled
 from regweave.spatial.node_classes import FOREGROUND_SHARE, numbers_of
@@ -102,7 +102,7 @@ class CudaScene:
     _maps: dict[str, tuple[Any, Any, Float64Array]] = field(default_factory=dict, compare=False)
     _known: dict[str, tuple[GpuMetric | None, View]] = field(default_factory=dict, compare=False)
 
-    def at(self, resolution: Resolution) -> CudaScene:
+    def at(self, resolution: Level | Refine) -> CudaScene:
         """Return the same pair at another resolution."""
         return replace(self, host=self.host.at(resolution), _features={}, _maps={})
 

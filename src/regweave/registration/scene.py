@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave import _core
-from regweave.config.settings import Member, Settings, within_image
+from regweave.config.settings import Level, Member, Refine, Settings, within_image
 from regweave.energy import Comparison
 from regweave.io.modality import modality_of
 from regweave.spatial.control_grid import nearest_whole
@@ -110,13 +110,6 @@ class Channels:
         return self._full[view]
 
 
-class Resolution(Protocol):
-    """Protocol of a resolution, that of a level or of the refinement."""
-
-    def factors(self, geometry: Geometry) -> Factors:
-        """Whole factors along each axis."""
-
-
 @dataclass(frozen=True)
 class Scene:
     """Both images of a pair at one resolution; displacements are in voxels of the fixed level grid.
@@ -142,10 +135,10 @@ class Scene:
         fixed, moving = (Channels(image, _scale(image, schedule)) for image in (pair.fixed, pair.moving))
         return cls(pair, fixed, moving, one, one)
 
-    def at(self, resolution: Resolution) -> Scene:
+    def at(self, resolution: Level | Refine) -> Scene:
         """Return the same pair at another resolution."""
         f, m = (resolution.factors(v.geometry) for v in (self.pair.fixed, self.pair.moving))
-        late = getattr(resolution, "exact", False)
+        late = isinstance(resolution, Refine) and resolution.exact
         return Scene(self.pair, self.fixed_channels, self.moving_channels, f, m, late)
 
     @property

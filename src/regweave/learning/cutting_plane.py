@@ -66,15 +66,9 @@ class Oracle:
         self._upper_bounds: dict[tuple[int, bytes], float] = {}
 
     def run(
-        self,
-        w: Float64Array,
-        coefficient: float,
-        which: Iterable[int] | None = None,
-        init: Sequence[IntArray] | None = None,
-        max_iter: int | None = None,
-        *,
-        proof: bool = True,
-    ) -> list[Labelling]:
+        self, w: Float64Array, coefficient: float, which: Iterable[int] | None = None,
+        init: Sequence[IntArray] | None = None, max_iter: int | None = None, *, proof: bool = True,
+    ) -> list[Labelling]:  # fmt: skip
         """Minimise w·Ψ + coefficient·Δ on some samples, or on all; without ``proof`` bounds may be loose."""
         chosen = range(len(self.samples)) if which is None else which
         tasks = [

@@ -70,15 +70,10 @@ class Fit:
 
 
 def fit_lssvm(
-    samples: Sequence[Sample],
-    w0: WeightTable,
-    options: LssvmOptions | None = None,
-    *,
-    pairwise_floor: float | None = None,
-    engine: str | Solver = "trws",
-    on_progress: Callable[[Iteration], None] | None = None,
-    mapper: Mapper = map,
-) -> Fit:
+    samples: Sequence[Sample], w0: WeightTable, options: LssvmOptions | None = None, *,
+    pairwise_floor: float | None = None, engine: str | Solver = "trws",
+    on_progress: Callable[[Iteration], None] | None = None, mapper: Mapper = map,
+) -> Fit:  # fmt: skip
     """Learn weights by Algorithm 1 on cached terms.
 
     The order of the samples does not change the result. Restricted terms learn one class, eqs. (4) to (6); others learn
@@ -163,11 +158,9 @@ class _State:
 
 
 def learn(
-    oracle: Oracle,
-    regulariser: Regulariser,
-    options: LssvmOptions,
+    oracle: Oracle, regulariser: Regulariser, options: LssvmOptions,
     on_progress: Callable[[Iteration], None] | None = None,
-) -> tuple[_State, bool, tuple[Iteration, ...]]:
+) -> tuple[_State, bool, tuple[Iteration, ...]]:  # fmt: skip
     """Minimise eq. (7) by Algorithm 1; numbers at the margin are the lines of its detailed version.
 
     Returns the best state, whether the objective stopped falling before the iterations ran out, and the history.

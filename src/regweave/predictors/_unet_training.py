@@ -109,13 +109,9 @@ class SegmentedTensors:
     """
 
     def __init__(
-        self,
-        images: Sequence[NDArray[Any]],
-        labels: Sequence[NDArray[Any]],
-        shape: Sequence[int],
-        device: torch.device,
-        mirrored: Sequence[int] = (),
-    ) -> None:
+        self, images: Sequence[NDArray[Any]], labels: Sequence[NDArray[Any]], shape: Sequence[int],
+        device: torch.device, mirrored: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         self.images = [torch.as_tensor(np.ascontiguousarray(i), device=device, dtype=torch.float32) for i in images]
         self.labels = [torch.as_tensor(np.ascontiguousarray(m), device=device, dtype=torch.uint8) for m in labels]
         self.shape, self.device = tuple(shape), device
@@ -242,12 +238,9 @@ class TrainingPlan:
 
 
 def fit_network(
-    images: Sequence[NDArray[np.float32]],
-    labels: Sequence[NDArray[np.uint8]],
-    plan: TrainingPlan,
-    tell: Tell | None = None,
-    checkpoint: Path | None = None,
-) -> Arrays:
+    images: Sequence[NDArray[np.float32]], labels: Sequence[NDArray[np.uint8]], plan: TrainingPlan,
+    tell: Tell | None = None, checkpoint: Path | None = None,
+) -> Arrays:  # fmt: skip
     """Fit a U-Net to segmented images and return its weights.
 
     Images are mapped intensities (I, X, Y, Z), labels the class number of each voxel (X, Y, Z). ``tell`` is called

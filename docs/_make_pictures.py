@@ -19,9 +19,9 @@ from PIL import Image as Picture
 from scipy import ndimage
 
 import regweave as rw
-from regweave.report.card import contoured
+from regweave.report.pictures import contoured
 from regweave.spatial.warp import warp_points
-from regweave.study import anatomy
+from regweave.study import examples
 from regweave.types import Geometry, ImagePair
 
 IMAGES = Path(__file__).with_name("images")
@@ -37,12 +37,12 @@ def register(pair: ImagePair, **options: Any) -> rw.Result:
 
 def before_after() -> list[list[NDArray[np.uint8]]]:
     """Contours of a head and neck before and after."""
-    return contoured(register(anatomy.pair("head and neck", 0, 2.5)), HEIGHT)
+    return contoured(register(examples.pair(0, "head and neck", voxel_mm=2.5)), HEIGHT)
 
 
 def bad_start() -> list[list[NDArray[np.uint8]]]:
     """Show a chest that is 60 mm away, without and with an affine start: the axial and the coronal plane."""
-    pair = anatomy.pair("chest", 1, 4.0)
+    pair = examples.pair(1, "chest", voxel_mm=4.0)
     affine = pair.moving.geometry.affine.copy()
     affine[:3, 3] += (35.0, -30.0, 40.0)
     away = Geometry(pair.moving.geometry.shape, affine)
@@ -53,7 +53,7 @@ def bad_start() -> list[list[NDArray[np.uint8]]]:
 
 def bad_smoothness() -> list[list[NDArray[np.uint8]]]:
     """Deformation grids of a brain: too stiff, default, too loose."""
-    pair = anatomy.pair("brain", 0, 2.0)
+    pair = examples.pair(0, "brain", voxel_mm=2.0)
     settings = rw.preset("default")
     found = []
     for factor in (30.0, 1.0, 0.02):
@@ -65,8 +65,8 @@ def bad_smoothness() -> list[list[NDArray[np.uint8]]]:
 
 def bad_mask() -> list[list[NDArray[np.uint8]]]:
     """Show a mass that only the fixed image has, without and with a mask."""
-    pair = anatomy.pair("chest", 0, 4.0)
-    points = anatomy.grid_points(pair.fixed.geometry)
+    pair = examples.pair(0, "chest", voxel_mm=4.0)
+    points = examples.grid_points(pair.fixed.geometry)
     mass = ((points - np.reshape((-80.0, 4.0, -18.0), (3, 1, 1, 1))) ** 2).sum(0) < 34.0**2
     pair = replace(pair, fixed=replace(pair.fixed, data=np.where(mass, np.float32(60.0), pair.fixed.data)))
     mask = rw.LabelMap((~mass).astype(np.uint8), pair.fixed.geometry)
@@ -76,7 +76,7 @@ def bad_mask() -> list[list[NDArray[np.uint8]]]:
 
 def guides() -> list[list[NDArray[np.uint8]]]:
     """Contours of a head and neck: without guides, with guides, and with guides of which one is drawn 12 mm off."""
-    pair = anatomy.pair("head and neck", 3, 4.0)
+    pair = examples.pair(3, "head and neck", voxel_mm=4.0)
     labels, name = pair.fixed_labels, "left parotid"
     value = next(v for v in labels.values() if labels.name(v) == name)
     shown = labels.data == value
@@ -89,7 +89,7 @@ def guides() -> list[list[NDArray[np.uint8]]]:
 
 def landmarks() -> list[list[NDArray[np.uint8]]]:
     """Deformation grids of a chest: without landmarks, with four right ones, and with one of them 25 mm off."""
-    pair = anatomy.pair("chest", 0, 4.0)
+    pair = examples.pair(0, "chest", voxel_mm=4.0)
     middle = pair.fixed.geometry.points((np.array(pair.fixed.data.shape) - 1) / 2)
     fixed = middle + np.array([(80.0, 0, 0), (-80.0, 0, 0), (60.0, 40.0, 0), (-60.0, 40.0, 0)])
     right = warp_points(fixed, register(pair).transform)
@@ -100,7 +100,7 @@ def landmarks() -> list[list[NDArray[np.uint8]]]:
 
 def rigid() -> list[list[NDArray[np.uint8]]]:
     """Deformation grids over the mandible, without and with a rigid mandible."""
-    pair = anatomy.pair("head and neck", 1, 3.0)
+    pair = examples.pair(1, "head and neck", voxel_mm=3.0)
     names = pair.fixed_labels
     shown = names.data == next(v for v in names.values() if names.name(v) == "mandible")
     z = int(np.argmax(shown.sum(axis=(0, 1))))
@@ -109,7 +109,7 @@ def rigid() -> list[list[NDArray[np.uint8]]]:
 
 def lung() -> list[list[NDArray[np.uint8]]]:
     """Differences of a chest in the window of the lung, when the refinement sees soft tissue alone, and by default."""
-    pair = anatomy.pair("chest", 0, 3.0)
+    pair = examples.pair(0, "chest", voxel_mm=3.0)
     settings = rw.preset("default")
     blind = [m if m.stage == "levels" else m.model_copy(update={"window": None}) for m in settings.banks["ct"]]
     narrow = settings.model_copy(update={"banks": {**settings.banks, "ct": tuple(blind)}})
@@ -125,7 +125,7 @@ def lung() -> list[list[NDArray[np.uint8]]]:
 
 def missed_mirrored(kind: str, voxel_mm: float) -> list[list[NDArray[np.uint8]]]:
     """Show a body and the same mirrored: likeness does not see that left and right are exchanged."""
-    pair = anatomy.pair(kind, 0, voxel_mm)
+    pair = examples.pair(0, kind, voxel_mm=voxel_mm)
     image, labels = (replace(of, data=np.flip(of.data, 0).copy()) for of in (pair.moving, pair.moving_labels))
     return contoured(register(replace(pair, moving=replace(image, labels=labels))), HEIGHT)[1:]
 
@@ -159,7 +159,7 @@ def report() -> None:
     program = shutil.which("chromium") or shutil.which("google-chrome")
     assert program, "no Chromium"
     with tempfile.TemporaryDirectory() as folder:
-        register(anatomy.pair("chest", 0, 3.0)).save(Path(folder) / "result")
+        register(examples.pair(0, "chest", voxel_mm=3.0)).save(Path(folder) / "result")
         shot = Path(folder) / "shot.png"
         command = [
             program,

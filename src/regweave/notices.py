@@ -40,8 +40,6 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u20
 def terminal_safe(text: str) -> str:
     r"""Replace control characters by their numbers, as JSON writes them.
 
-    Examples
-    --------
     >>> print(terminal_safe("a\x1b[2Jb"))
     a\u001b[2Jb
     """
@@ -53,8 +51,6 @@ def warn(text: str) -> None:
 
     The text begins with a W2xx code of ``docs/errors.md``.
 
-    Examples
-    --------
     >>> with collected() as texts, muted():
     ...     warn("W203: label 4 vanished")
     >>> texts
@@ -106,8 +102,6 @@ def muted(prefix: str = "") -> Iterator[None]:
 def unheard() -> Iterator[None]:
     """Neither show nor record the warnings of the block: they are about something that is no part of the result.
 
-    Examples
-    --------
     >>> with collected() as texts, unheard():
     ...     warn("W203: label 4 vanished")
     >>> texts

@@ -58,7 +58,11 @@ def called(options: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, 
 
         @wraps(run)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            refuse_unknown(run.__name__, kwargs, [f.name for f in listed])
+            known = [f.name for f in listed]
+            for word in (word for word in kwargs if word not in known):
+                near = difflib.get_close_matches(word, known, n=1)
+                guess = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                raise TypeError(f"{run.__name__}() has no argument {word!r}; {guess}")
             return run(options(*args, **kwargs))
 
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -70,15 +74,6 @@ def called(options: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, 
         return call
 
     return decorate
-
-
-def refuse_unknown(function: str, words: dict[str, Any], known: list[str]) -> None:
-    """Raise TypeError for a keyword that a function does not have, with the nearest one."""
-    for word in words:
-        if word not in known:
-            near = difflib.get_close_matches(word, known, n=1)
-            guess = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise TypeError(f"{function}() has no argument {word!r}; {guess}")
 
 
 def parameters_text(listed: list[Field[Any]]) -> str:

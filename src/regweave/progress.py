@@ -250,8 +250,6 @@ class TrainingBar(Bar):
 def duration(seconds: float) -> str:
     """Return seconds as minutes and seconds, with hours where there are any.
 
-    Examples
-    --------
     >>> duration(75), duration(7384)
     ('1:15', '2:03:04')
     """
@@ -268,9 +266,10 @@ class StagedBar(Bar):
         self._stage, self._words, self._since = "", "", time.monotonic()
 
     def stage(self, name: str, words: str, fraction: float) -> None:
-        """Begin a stage; a log has the seconds of the one before."""
-        self._end_stage()
-        self._stage, self._words, self._since = name, words, time.monotonic()
+        """Draw a stage, or begin it; a log has the seconds of the one before."""
+        if name != self._stage:
+            self._end_stage()
+            self._stage, self._words, self._since = name, words, time.monotonic()
         self.draw(fraction, words)
 
     def __exit__(self, *raised: object) -> None:
@@ -299,23 +298,9 @@ class RegistrationBar(StagedBar):
         if progress.stage == "begin":
             self.say(progress.message)
             return
-        if progress.stage != self._stage:
-            self.stage(progress.stage, progress.message, self._part * progress.fraction)
-            return
-        counted = f"{progress.done}/{progress.total}"
-        words = f"{STAGES[progress.stage]} {counted}"
-        self.draw(self._part * progress.fraction, words)
-
-
-class ContoursBar(StagedBar):
-    """Progress of a propagation: its stages with their seconds, and how much of all is done."""
-
-    def __call__(self, stage: str, words: str, fraction: float) -> None:
-        """Take a step."""
-        if stage != self._stage:
-            self.stage(stage, words, fraction)
-        else:
-            self.draw(fraction, words)
+        inside = progress.stage == self._stage
+        words = f"{STAGES[progress.stage]} {progress.done}/{progress.total}" if inside else progress.message
+        self.stage(progress.stage, words, self._part * progress.fraction)
 
 
 def in_notebook() -> bool:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from phantoms import make_phantom
 from regweave.cli import main
-from regweave.cli.streams import guarded_streams
+from regweave.cli.app import guarded_streams
 from regweave.io import write_image
 
 REGWEAVE = f"'{sys.executable}' -c 'import sys; from regweave.cli import main; sys.exit(main())'"
@@ -59,9 +59,7 @@ def test_a_reader_that_has_seen_enough_is_none(tmp_path):
 
 
 def test_characters_that_a_terminal_lacks_are_shown_by_their_numbers(tmp_path):
-    script = (
-        "import sys; from regweave.cli.streams import guarded_streams as g\nwith g(): print(chr(8804), chr(0xDCFF))"
-    )
+    script = "import sys; from regweave.cli.app import guarded_streams as g\nwith g(): print(chr(8804), chr(0xDCFF))"
     line = f"PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONIOENCODING=ascii '{sys.executable}' -c '{script}'"
     done = shell(line, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "\\u2264 \\udcff\n", "")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from regweave.clinic.quality import both_ways_mm, both_ways_numbers
 from regweave.clinic.scans import Scan
+from regweave.clinic.structures import both_ways_mm, both_ways_numbers
 from regweave.types import Field, Geometry, Transform, Volume
 
 GRID = Geometry((20, 18, 16), np.diag([2.0, 2.0, 3.0, 1.0]))

@@ -5,8 +5,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from regweave.clinic.patient import patient_mask, tissue_values, trusted_region, without_couch
-from regweave.clinic.scans import MOST_VOXELS, affordable_factors, cropped, working_scan
+from regweave.clinic.scans import (
+    MOST_VOXELS,
+    affordable_factors,
+    cropped,
+    patient_mask,
+    tissue_values,
+    trusted_region,
+    without_couch,
+    working_scan,
+)
 from regweave.errors import RegweaveWarning
 from regweave.types import Geometry, Volume
 

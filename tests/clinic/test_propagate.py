@@ -26,8 +26,8 @@ from regweave.clinic.commission import (
     smooth_map,
     trials,
 )
-from regweave.clinic.propagate import propagate_contours, write_contours
-from regweave.clinic.quality import kinds_done
+from regweave.clinic.propagate import ContoursJob, propagate_contours, write_contours
+from regweave.clinic.structures import kinds_done
 from regweave.contours.regions import volume_ml
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import read_labels, write_points
@@ -50,11 +50,12 @@ def folder(scans, tmp_path_factory):
     where = tmp_path_factory.mktemp("clinic") / "out"
     stages = []
     points = inner_points(8.0, 12, 5)
-    write_contours(
-        plan.series, today.series, where, rtstruct=plan.structures, name_map={"gland-like": "gland"}, progress=False,
-        landmarks=(points + np.asarray(COUCH_MM), WHERE(points)), both_ways=True,
+    job = ContoursJob(
+        plan.series, today.series, rtstruct=plan.structures, name_map={"gland-like": "gland"}, progress=False,
+        fixed_points=points + np.asarray(COUCH_MM), moving_points=WHERE(points), both_ways=True,
         on_stage=lambda stage, words, share: stages.append((stage, share)),
     )  # fmt: skip
+    write_contours(job, where)
     return where, stages
 
 
@@ -413,10 +414,9 @@ def test_trials_are_the_same_maps_and_count_only_slices_of_the_plan(scans):
     assert _beyond_plan(cord, lambda p: p) == frozenset()
 
 
-def test_the_protocol_begins_with_what_failed(tmp_path):
-    from regweave.clinic.commission import RECORD, CommissionRecord
-    from regweave.io.disk.records import write_record
-    from regweave.report.commission import write_protocol
+def test_the_protocol_begins_with_what_failed():
+    from regweave.clinic.commission import CommissionRecord
+    from regweave.report.page import render
 
     good = {"points": 3, "mean_mm": 0.2, "p95_mm": 0.3, "max_mm": 0.4, "least_dice": 0.97, "dice": {"cord": 0.97},
             "folding_percent": 0.0, "seconds": 1.0}  # fmt: skip
@@ -424,8 +424,7 @@ def test_the_protocol_begins_with_what_failed(tmp_path):
     rows = [judged(PhantomTrial(name, name, WHERE, "rigid"), n) for name, n in (("still", good), ("moved", poor))]
     assert [row.word for row in rows] == ["pass", "fail"]
     record = CommissionRecord(seed=0, word="fail", trials=rows, program={"regweave": "0"}, phantom="made")
-    write_record(tmp_path / RECORD, record.model_dump())
-    head = write_protocol(tmp_path).read_text().split("<h2")[0]
+    head = render("commission.j2", {"record": record, "digest": "0"}).split("<h2")[0]
     assert "1 of 2 phantoms pass" in head
     assert "moved: lowest Dice of an organ (at least) 0.8125, limit 0.95 (site" in head
     assert "still:" not in head

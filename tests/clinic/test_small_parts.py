@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from regweave.clinic.quality import flagged, kinds_done
-from regweave.clinic.settings import intra_patient_settings
-from regweave.clinic.structures import choose, note_of, require_names
+from regweave.clinic.propagate import intra_patient_settings
+from regweave.clinic.structures import choose, flagged, kinds_done, note_of, require_names
 from regweave.errors import RegweaveWarning, UsageError
 from regweave.io.labels import read_name_map
 from regweave.measures.landmarks import Landmark, LandmarkScore

@@ -7,7 +7,7 @@ import pytest
 from made_dicom import Made, write_series
 
 from regweave.cli import main
-from regweave.clinic.propagate import write_contours
+from regweave.clinic.propagate import ContoursJob, write_contours
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.series import list_series, read_series, series_by_place
 from regweave.run.read import Reading, read_inputs
@@ -35,7 +35,7 @@ def test_a_text_file_lists_the_files_of_a_series(tmp_path):
     whole, listed = read_series(tmp_path / "scan"), read_series(tmp_path / "plan.txt")
     np.testing.assert_array_equal(listed.image.data, whole.image.data)
     with pytest.raises(RegweaveError, match="E168"):
-        write_contours(tmp_path / "plan.txt", tmp_path / "plan.txt", tmp_path / "scan" / "out")
+        write_contours(ContoursJob(tmp_path / "plan.txt", tmp_path / "plan.txt"), tmp_path / "scan" / "out")
     (tmp_path / "plan.txt").write_text("# nothing\n")
     with pytest.raises(RegweaveError, match="E101"):
         read_series(tmp_path / "plan.txt")

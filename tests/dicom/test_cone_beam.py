@@ -9,8 +9,7 @@ from made_body import ORGANS, PLAN, TODAY, write_study
 from made_dicom import Roi, circle, write_rtstruct
 
 from regweave.cli import main
-from regweave.clinic.patient import cuts_patient, field_of_view, trusted
-from regweave.clinic.scans import HounsfieldMap, hounsfield_map
+from regweave.clinic.scans import HounsfieldMap, cuts_patient, field_of_view, hounsfield_map, trusted
 from regweave.contours.regions import dice_of_areas
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import read_series

@@ -11,9 +11,8 @@ from made_dicom import Roi, write_rtstruct, write_series
 
 from regweave.cli import main
 from regweave.clinic.propagate import propagate_contours
-from regweave.clinic.quality import Pair, flagged, outline_row
 from regweave.clinic.scans import prepare, read_scans
-from regweave.clinic.structures import find_outline, rigid_pair, rigid_reason, rigid_row
+from regweave.clinic.structures import Pair, find_outline, flagged, outline_row, rigid_pair, rigid_reason, rigid_row
 from regweave.contours.carry import carry
 from regweave.contours.regions import dice_of_areas, volume_ml
 from regweave.contours.shape import shape_of
@@ -114,7 +113,8 @@ def test_landmarks_guide_and_structures_of_the_plan_stay_rigid(even):
     points = middle + np.random.default_rng(0).uniform(-14, 14, (7, 3))
     done = propagate_contours(
         plan, today, rtstruct=planned, init=np.eye(4), carry_external=True, progress=False, rigid=name,
-        landmarks=(points, points - np.array([4.0, -3.0, 0.0])), guide_points=0.5, name_map={name: "renamed"},
+        fixed_points=points, moving_points=points - np.array([4.0, -3.0, 0.0]), guide_points=0.5,
+        name_map={name: "renamed"},
     )  # fmt: skip
     assert set(done.result.rigid_mm) == {"renamed", "frame"}
     assert done.result.provenance.call.rigid == ("renamed", "frame")

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from regweave.jobs.runner import PairNumbers
 from regweave.measures.verdict import default_rules
-from regweave.study.comparison import Evaluation, MethodRecord, PairInputs, PairResult, compare, verdict_of
+from regweave.study.evaluate import Evaluation, MethodRecord, PairInputs, PairResult, compare, verdict_of
 
 RULES = default_rules()
 

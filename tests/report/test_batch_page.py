@@ -14,8 +14,7 @@ from reading import Reader
 from regweave.cli import main
 from regweave.jobs.batch import Batch, BatchRow
 from regweave.report.batch import LARGEST_THUMBNAIL, write_page
-from regweave.report.card import thumbnail
-from regweave.report.pictures import data_address, encode_png
+from regweave.report.pictures import data_address, encode_png, thumbnail
 from regweave.types import Geometry, Volume
 
 HOSTILE = "</script><script>alert(1)</script>"

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from regweave.errors import RegweaveError
-from regweave.report.contours import placed
-from regweave.report.viewer import Display
+from regweave.report.viewer import Display, placed
 from regweave.types import Contour, Geometry, Structure
 
 SHAPE, STEP = (20, 24, 9), np.array([2.0, 1.5, 4.0])

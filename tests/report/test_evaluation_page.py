@@ -17,7 +17,7 @@ from regweave.io.disk.records import read_record
 from regweave.jobs.runner import PairNumbers, judge_pair
 from regweave.measures.verdict import default_rules, failed, parse_rules
 from regweave.report.evaluation import write_page
-from regweave.study.comparison import Evaluation, PairResult
+from regweave.study.evaluate import Evaluation, PairResult
 
 HOSTILE = "</script><script>alert(1)</script>"
 

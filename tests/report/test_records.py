@@ -40,7 +40,8 @@ def page_of(record: dict) -> str:
     found = checked(Result, record, Path("result.json"))
     drawn = [{"label": row.label, "name": row.name, "colour": "#ff8800"} for row in found.score.structures]
     others = {"sources": {}, "names": {}, "parts": {}, "pictures": [], "rounding": 0.0, "unit": "HU", "jacobians": {}}
-    others |= {"called": FIXED_AND_MOVING, "contours": ""}
+    others |= {"called": FIXED_AND_MOVING, "contours": "", "closeups": {}, "moved": {}, "movement": (np.nan, np.nan)}
+    others |= {"subtitle": subtitle(found.provenance)}
     grids = {"geometry": GRID, "display": Display.of(GRID), "whole": [2, 2, 2], "cropped": [2, 2, 2]}
     return render("registration.j2", {**record_context(found, drawn), **others, **grids})
 

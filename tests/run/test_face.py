@@ -12,16 +12,12 @@ import warnings
 
 import numpy as np
 import pytest
-from typer.main import get_command
 
 import regweave as rw
 from phantoms import make_phantom
 from regweave import progress
-from regweave.cli import batch as batch_command
-from regweave.cli import evaluate as evaluate_command
 from regweave.cli import main
-from regweave.cli import register as register_command
-from regweave.cli import train as train_command
+from regweave.cli.app import load_command
 from regweave.errors import UsageError
 from regweave.io import write_image, write_labels
 from regweave.io.images import read_image, read_labels
@@ -80,10 +76,10 @@ def test_modules_that_are_loaded_take_no_public_name():
 @pytest.mark.parametrize(
     ("function", "command"),
     [
-        (rw.register, register_command),
-        (rw.batch, batch_command),
-        (rw.train, train_command),
-        (rw.evaluate, evaluate_command),
+        (rw.register, "register"),
+        (rw.batch, "batch"),
+        (rw.train, "train"),
+        (rw.evaluate, "evaluate"),
     ],
 )
 def test_functions_have_the_words_of_the_command(function, command):
@@ -98,7 +94,7 @@ def test_functions_have_the_words_of_the_command(function, command):
     only_there |= {"pages"} if function is rw.evaluate else set()
     # One word of the command stands for two, one for each image.
     only_there |= {"output", "write", "page_detail", "series"} if function is rw.register else set()
-    options = {p.opts[0].lstrip("-").replace("-", "_") for p in get_command(command.app).params}
+    options = {p.opts[0].lstrip("-").replace("-", "_") for p in load_command(command).params}
     wanted = {renamed.get(name, name) for name in options - only_there}
     assert wanted - arguments == set()
 

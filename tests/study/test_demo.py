@@ -9,6 +9,7 @@ from making import evaluation
 from phantoms import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import read_labels
+from regweave.io.disk.records import DEMO, read_record
 from regweave.jobs.table import read_pairs
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
@@ -132,14 +133,14 @@ def test_what_each_class_trusts_and_the_way_through_a_file(tmp_path):
     assert [(row.name, row.used) for row in found.trust] == [("background", False), ("organ", True)]
     assert found.trust[1].shares == {"sad": 0.75, "mi": 0.25}
     found.write(tmp_path)
-    assert DemoSummary.read(tmp_path) == found
+    assert read_record(DemoSummary, tmp_path / DEMO) == found
     assert found.shown == {"a": 0.9}
 
 
 @pytest.mark.parametrize(("text", "code"), [("{", "E102"), ("[]", "E102"), ("{}", "E178"), ('{"source": 1}', "E178")])
 def test_a_damaged_summary_is_an_error_of_the_file(tmp_path, text, code):
     with pytest.raises(RegweaveError, match="E101"):
-        DemoSummary.read(tmp_path)
+        read_record(DemoSummary, tmp_path / DEMO)
     (tmp_path / "demo.json").write_text(text)
     with pytest.raises(RegweaveError, match=code):
-        DemoSummary.read(tmp_path)
+        read_record(DemoSummary, tmp_path / DEMO)

@@ -29,8 +29,7 @@ from regweave.report.evaluation import write_page
 from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.spatial.warp import warp_labels
-from regweave.study.comparison import COLUMNS, summary_text
-from regweave.study.evaluate import evaluate
+from regweave.study.evaluate import COLUMNS, evaluate, summary_text
 from regweave.types import LabelMap, WeightTable
 
 SMALL = Settings.model_validate(

@@ -1,5 +1,8 @@
 """Entry point of the program ``regweave``: its commands, their common settings, and the exit statuses."""
 
+import errno
+import io
+import os
 import platform
 import signal
 import sys
@@ -7,11 +10,11 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,14 +22,8 @@ from typer.main import get_command
 
 import regweave
 from regweave import notices
-from regweave.cli.streams import guarded_streams
-from regweave.errors import (
-    EXIT_INTERNAL,
-    EXIT_OK,
-    Cancelled,
-    RegweaveError,
-    ResourceError,
-)
+from regweave.errors import EXIT_INTERNAL, EXIT_OK, Cancelled, RegweaveError, ResourceError
+from regweave.notices import terminal_safe
 
 WIDTH = 80  # columns of help and tables
 HELP_ALL = "--help-all"
@@ -74,7 +71,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "plan": ("register", "Register", "Forecast memory and time of a registration."),
     "contours": ("clinic", "Clinic", "Bring contours of a planning CT onto a later one."),
     "clinic": ("clinic", "Clinic", "Check reviews of contours, or test contours on phantoms."),
-    "atlas": ("atlas", "Studies", "Build a folder of atlases, or evaluate it."),
+    "atlas": ("studies", "Studies", "Build a folder of atlases, or evaluate it."),
     "segment": ("studies", "Studies", "Segment images by fused labels of atlases."),
     "template": ("studies", "Studies", "Build the mean intensity and shape of images."),
     "bids": ("studies", "Studies", "Register the images of a BIDS dataset."),
@@ -82,7 +79,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "measure": ("studies", "Studies", "Measure structures, and an image in each of them."),
     "report": ("report", "Look", "Make the page of a result again."),
     "rules": ("program", "Look", "Print the rules for pass, look and fail."),
-    "train": ("train", "Learn", "Train metric weights of each structure from masks."),
+    "train": ("models", "Learn", "Train metric weights of each structure from masks."),
     "evaluate": ("evaluate", "Learn", "Compare models and baselines on a list of pairs."),
     "models": ("models", "Learn", "List models; show or compare their weights."),
     "demo": ("demo", "Learn", "Train, register and evaluate, on phantoms or your scans."),
@@ -131,6 +128,15 @@ class _Commands(TyperGroup):
             raise Cancelled("E190", "cancelled", "nothing was written") from error
 
 
+@contextmanager
+def resumable(kept: str = "finished registrations are kept", again: str = "continue with --resume") -> Iterator[None]:
+    """State, where Ctrl-C ends the block, what is kept and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Cancelled("E190", "cancelled", f"{kept}; {again}") from error
+
+
 def load_command(name: str) -> Any:
     """Load the command, or the group of commands, of a name in `COMMANDS`; a module may have several."""
     command: Any = get_command(import_module(f"regweave.cli.{COMMANDS[name][0]}").app)
@@ -158,18 +164,15 @@ def make_app() -> typer.Typer:
     grouped = {name: group for group, (members, _) in GROUPS.items() for name in members.split()}
     groups = {group: typer.Typer(**SETTINGS, cls=_Commands, add_completion=False) for group in GROUPS}
     for name, (_, panel, summary) in COMMANDS.items():
-        app.command(name, help=summary, rich_help_panel=panel, hidden=name in grouped)(_unloaded)
+        app.command(name, help=summary, rich_help_panel=panel, hidden=name in grouped)(
+            lambda: None
+        )  # loaded when it is called
         if name in grouped:
-            groups[grouped[name]].command(name, help=summary)(_unloaded)
+            groups[grouped[name]].command(name, help=summary)(lambda: None)
     for name, group in groups.items():
         members, summary = GROUPS[name]
         app.add_typer(group, name=name, help=summary, rich_help_panel=COMMANDS[members.split()[0]][1])
     return app
-
-
-def _unloaded() -> None:
-    """Fill the place of a command in the list."""
-    raise AssertionError("a command is called without its module")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -255,3 +258,73 @@ def _stops_as_interrupts() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class _Guarded:
+    """A text stream whose failures do not reach the command that prints.
+
+    Text that cannot be written to standard error is dropped: a full disk under a log file is no reason to stop.
+    Standard output is a result, so its first failure raises E153; a reader that has closed the pipe (``| head``) does
+    not count. Control characters of printed texts, such as names from files, are replaced by their numbers; rich writes
+    its own through ``rich_proxied_file``.
+    """
+
+    def __init__(self, stream: TextIO, *, needed: bool, safe: bool = True) -> None:
+        self._stream, self._needed, self._lost, self._safe = stream, needed, False, safe
+        if safe:
+            self.rich_proxied_file = _Guarded(stream, needed=needed, safe=False)
+
+    def write(self, text: str) -> int:
+        if text == "":  # libraries test a stream with it, and swallow the error
+            return 0
+        try:
+            bar = text[0] == "\r"  # a progress bar begins its line again
+            self._stream.write(text[:bar] + terminal_safe(text[bar:]) if self._safe else text)
+        except OSError as error:
+            self._fail(error)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        first, self._lost = not self._lost, True
+        # The rest goes nowhere: Python would try once more at the end, and change the exit status.
+        with suppress(OSError, ValueError, io.UnsupportedOperation):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+            self._stream.flush()
+        if self._needed and first and error.errno != errno.EPIPE:
+            message = f"cannot write to standard output: {error.strerror or error} (errno {error.errno})"
+            hint = "files that were asked for are written; check the free space"
+            raise RegweaveError("E153", message, hint) from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def guarded_streams() -> Iterator[None]:
+    """Make standard output and standard error fit for use inside the block."""
+    for number in range(3):  # the next file that is opened would get the number of a closed stream
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+    before = sys.stdout, sys.stderr
+    texts = [stream for stream in before if isinstance(stream, io.TextIOWrapper)]
+    handlers = [stream.errors for stream in texts]
+    for stream in texts:  # names of files may have letters that the encoding lacks
+        stream.reconfigure(errors="backslashreplace")
+    out, err = (stream or io.StringIO() for stream in before)  # Python has None for a closed one
+    sys.stdout, sys.stderr = _Guarded(out, needed=True), _Guarded(err, needed=False)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream, errors in zip(texts, handlers, strict=True):
+            stream.reconfigure(errors=errors)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import typer
 
-from regweave.cli.app import command_line, examples, usual
-from regweave.cli.options import ClusterOptions, JsonOption, QuietOption, StrictOption, from_fields, job_table
-from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled
+from regweave.cli import options as opt
+from regweave.cli.app import command_line, examples, resumable, usual
+from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT
 from regweave.jobs.batch import RESULTS, Batch, BatchJob
 from regweave.jobs.batch import batch as run
 from regweave.progress import BatchBar
@@ -28,14 +28,14 @@ app = command_line()
         "regweave batch pairs.csv -o results --collect",
     ),
 )
-@from_fields
+@opt.from_fields
 def batch(
     job: BatchJob,
-    machines: ClusterOptions,
+    machines: opt.ClusterOptions,
     *,
-    strict: StrictOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    strict: opt.Strict = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Register every pair of a list; write a folder for each, results.csv, results.json and an index page.
 
@@ -47,12 +47,9 @@ def batch(
     """
     cluster, output = machines.cluster, Path(job.output)
     write = parse_outputs(str(job.write)) if job.write else None
-    try:
-        with BatchBar(lines=True, shown=not quiet) as bar:
-            job = replace(job, **job_table(job.config), write=write, scheduler=cluster, on_progress=bar)
-            found = run(**vars(job))
-    except KeyboardInterrupt as error:
-        raise Cancelled("E190", "cancelled", "finished pairs are kept; continue with --resume") from error
+    with resumable("finished pairs are kept"), BatchBar(lines=True, shown=not quiet) as bar:
+        job = replace(job, **opt.job_table(job.config), write=write, scheduler=cluster, on_progress=bar)
+        found = run(**vars(job))
     end_batch(found, output, strict=strict, as_json=as_json, quiet=quiet, part="--collect" if job.shard else "")
 
 

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
@@ -11,31 +12,27 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regweave.cli.app import command_line, examples, usual
-from regweave.cli.options import (
-    JsonOption,
-    RulesOption,
-    StrictOption,
-    complete_model,
-    input_option,
-    machine_option,
-    method_option,
-)
+from regweave.cli import options as opt
+from regweave.cli.app import command_line, examples, resumable, usual
 from regweave.cli.tables import VERDICTS, end_by_verdict, short, verdict_lines
 from regweave.clinic.commission import RECORD, run_trials
-from regweave.clinic.propagate import RTSTRUCT, Propagation, write_contours
-from regweave.errors import EXIT_SOME_FAILED, Cancelled, UsageError
+from regweave.clinic.propagate import RTSTRUCT, ContoursJob, Propagation, write_contours
+from regweave.errors import EXIT_SOME_FAILED, UsageError
 from regweave.io import atomic_path, prepare_output, require_absent
+from regweave.io.disk.files import sha256
 from regweave.io.disk.records import write_record
 from regweave.measures.likeness import own_reference
 from regweave.measures.propagation import PropagatedStructure
-from regweave.progress import Bar, BatchBar, ContoursBar
+from regweave.progress import Bar, BatchBar, StagedBar
 from regweave.report.batch import good_results
-from regweave.report.commission import PROTOCOL, write_protocol
+from regweave.report.page import render
 from regweave.report.signoff import Reviewable, collected, read_signoff, require_match
 from regweave.run.images import FILES
 
-REFERENCE = "likeness.json"
+ALONE = ("rtstruct", "series", "fixed_points", "moving_points", "guide_points", "guide", "threads")
+"""Options of one patient, which a list does not take."""
+PROTOCOL, REFERENCE = "protocol.html", "likeness.json"
+
 app = command_line()
 clinic = command_line(help="Check reviews of propagated contours, or test contours on phantoms.")
 app.add_typer(clinic, name="clinic")
@@ -53,76 +50,19 @@ app.add_typer(clinic, name="clinic")
         "regweave contours fractions.csv -o results --workers 4",
     ),
 )
+@opt.from_fields
 def contours(
-    plan: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of the planning scan and its structure set, or a .txt list of files; or a .csv list."
-        ),
-    ],
-    today: Annotated[
-        Path | None, typer.Argument(help="Folder of today's scan, or a .txt list of files.", show_default=False)
-    ] = None,
+    job: ContoursJob,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")],
-    rtstruct: Annotated[Path | None, input_option(help="Structure set, if not the one in PLAN.")] = None,
-    structures: Annotated[
-        str | None,
-        input_option(help="Names separated by commas; default: all except isodose structures.", metavar="NAMES"),
-    ] = None,
-    series: Annotated[
-        list[str] | None,
-        input_option(help="Image series by its hash, where a folder holds several; repeat for PLAN and TODAY."),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        method_option(help="Weights per structure: a file, or a shipped model's name.", autocompletion=complete_model),
-    ] = None,
-    init: Annotated[
-        str, method_option(help="rigid, affine, none, a REG object, or a transform file from today to plan.")
-    ] = "rigid",
-    name_map: Annotated[Path | None, input_option(help="New names: a line OLD,NEW for each, or JSON.")] = None,
-    guide: Annotated[
-        Path | None, input_option(help="Structure set drawn on today's scan, whose structures guide.", metavar="FILE")
-    ] = None,
-    fixed_points: Annotated[Path | None, input_option(help="Landmarks on today's scan.")] = None,
-    moving_points: Annotated[Path | None, input_option(help="The same landmarks on the planning scan.")] = None,
-    guide_points: Annotated[
-        float | None, input_option(help="Let the landmarks guide, with their accuracy in mm.", metavar="MM")
-    ] = None,
-    rigid: Annotated[
-        str | None,
-        method_option(help="Structures that stay rigid, with commas, or bones; FIXATION always does.", metavar="NAMES"),
-    ] = None,
-    carry_external: Annotated[
-        bool, method_option("--carry-external", help="Carry the patient's outline, never contour it in today's CT.")
-    ] = False,
-    both_ways: Annotated[
-        bool,
-        method_option(
-            "--both-ways", help="Register the other way too and measure how well both agree; twice the time."
-        ),
-    ] = False,
-    check: Annotated[
-        bool, method_option("--check", help="Repeat the registration, and map the likely error; four more runs.")
-    ] = False,
-    rules: RulesOption = None,
-    strict: StrictOption = False,
-    show_ids: Annotated[
-        bool, typer.Option("--show-ids", help="Name patient and folders in record and page; by default hashes only.")
-    ] = False,
-    allow_id_mismatch: Annotated[
-        bool, input_option("--allow-id-mismatch", help="Take scans that state different patients.")
-    ] = False,
+    output: opt.Folder,
+    strict: opt.Strict = False,
     workers: Annotated[
-        int | None, machine_option(help="Processes for a .csv list, each with one thread; by default all cores.")
+        int | None, opt.of_machine(help="Processes for a .csv list, each with one thread; by default all cores.")
     ] = None,
-    resume: Annotated[bool, machine_option("--resume", help="Continue a .csv list that was interrupted.")] = False,
-    threads: Annotated[int | None, machine_option(help="Threads; the result is the same for any number.")] = None,
-    device: Annotated[str | None, machine_option(help="What computes: cpu (default), cuda, cuda:N, or auto.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
-    as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")] = False,
+    resume: Annotated[bool, opt.of_machine("--resume", help="Continue a .csv list that was interrupted.")] = False,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Bring the contours of a planning CT onto today's CT.
 
@@ -133,29 +73,15 @@ def contours(
     and all of them a table and a page. A failed row stops no other; the exit
     status is then 1.
     """
-    shared: dict[str, Any] = {
-        "structures": _names(structures), "model": model, "init": init, "name_map": name_map, "rules": rules,
-        "show_ids": show_ids, "allow_id_mismatch": allow_id_mismatch, "carry_external": carry_external,
-        "both_ways": both_ways, "check": check, "device": device, "rigid": () if rigid is None else rigid,
-    }  # fmt: skip
-    if today is None:
-        alone = {
-            "--rtstruct": rtstruct, "--series": series, "--fixed-points": fixed_points, "--threads": threads,
-            "--moving-points": moving_points, "--guide-points": guide_points, "--guide": guide,
-            "--overwrite": overwrite or None,
-        }  # fmt: skip
+    if job.today is None:
         _propagate_list(
-            plan, output, shared, alone, workers, resume=resume, strict=strict, as_json=as_json, quiet=quiet
+            job, output, workers, resume=resume, overwrite=overwrite, strict=strict, as_json=as_json, quiet=quiet
         )
         return
     if workers is not None or resume:
         raise UsageError("E192", "--workers or --resume is given without a .csv list", "leave it out, or give a list")
-    with ContoursBar(lines=True, shown=not quiet) as bar:
-        done = write_contours(
-            plan, today, output, rtstruct=rtstruct, series=series, threads=threads, overwrite=overwrite, on_stage=bar,
-            landmarks=None if fixed_points is None and moving_points is None else (fixed_points, moving_points),
-            guide_points=guide_points, guide=guide, **shared,
-        )  # fmt: skip
+    with StagedBar(lines=True, shown=not quiet) as bar:
+        done = write_contours(replace(job, on_stage=bar.stage), output, overwrite=overwrite)
     if as_json:
         record = json.loads((output / "result.json").read_text(encoding="utf-8"))
         print(json.dumps({"output": str(output), **record}, indent=1, ensure_ascii=False))
@@ -165,25 +91,26 @@ def contours(
 
 
 def _propagate_list(
-    table: Path, output: Path, options: dict[str, Any], alone: dict[str, Any], workers: int | None, *,
-    resume: bool, strict: bool, as_json: bool, quiet: bool,
+    job: ContoursJob, output: Path, workers: int | None, *, resume: bool, overwrite: bool, strict: bool, as_json: bool,
+    quiet: bool,
 ) -> None:  # fmt: skip
     """Propagate the contours of a list, print the tally and the failures, and end with their status."""
     # One patient needs neither workers nor their store.
     from regweave.cli.batch import end_batch  # noqa: PLC0415
     from regweave.jobs.contours import contours_list  # noqa: PLC0415
 
+    options = dict(vars(job))
+    table = Path(str(options.pop("plan")))
     if table.suffix.lower() != ".csv":
         message = "TODAY is missing"
         raise UsageError("E192", message, "name the folder of today's scan, or a .csv list in place of both")
-    if named := [name for name, value in alone.items() if value is not None]:
+    alone = {name: options.pop(name) for name in ALONE} | {"overwrite": overwrite or None}
+    if named := [f"--{name.replace('_', '-')}" for name, value in alone.items() if value is not None]:
         hint = "leave it out; the list has a column rtstruct, and --resume continues a folder"
         raise UsageError("E192", f"{', '.join(named)} is given with a list", hint)
-    try:
-        with BatchBar(lines=True, shown=not quiet) as bar:
-            found = contours_list(table, output, workers=workers, resume=resume, on_progress=bar, **options)
-    except KeyboardInterrupt as error:
-        raise Cancelled("E190", "cancelled", "finished rows are kept; continue with --resume") from error
+    options = {name: value for name, value in options.items() if name not in ("today", "progress", "on_stage")}
+    with resumable("finished rows are kept"), BatchBar(lines=True, shown=not quiet) as bar:
+        found = contours_list(table, output, workers=workers, resume=resume, on_progress=bar, **options)
     end_batch(found, output, strict=strict, as_json=as_json, quiet=quiet)
 
 
@@ -205,10 +132,6 @@ def _print(done: Propagation, output: Path) -> None:
     console.print(f"time        {sum(done.result.seconds.values()):.1f} s")
     console.print(f"contours    {output / RTSTRUCT}", soft_wrap=True)
     console.print(f"page        {output / FILES['report']}", soft_wrap=True)
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _table(rows: Sequence[PropagatedStructure], *, plain: bool) -> Table:
@@ -239,10 +162,10 @@ def _number(value: float | None, form: str, unit: str = "") -> str:
 def signoff(
     files: Annotated[list[Path], typer.Argument(help="Sign-offs that pages exported.", show_default=False)],
     *,
-    result: Annotated[list[Path], input_option(help="Folder of the result that was reviewed; repeat for several.")],
+    result: Annotated[list[Path], opt.of_input(help="Folder of the result that was reviewed; repeat for several.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write all of them as one table.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
-    as_json: JsonOption = False,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Read sign-offs back, check that each belongs to an unchanged result, and collect them.
 
@@ -290,8 +213,8 @@ def commission(
         ),
     ] = None,
     grades: Annotated[Path | None, typer.Option(help="Table that the contact sheet of CASES exported.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier protocol.")] = False,
-    as_json: JsonOption = False,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Test contour propagation on digital phantoms with known deformations.
 
@@ -305,7 +228,8 @@ def commission(
     with prepare_output(output, overwrite=overwrite) as folder, Bar(lines=True, shown=not as_json) as bar:
         record = run_trials(seed, lambda name, share: bar.draw(share, name, line=f"trial {name}"))
         write_record(folder / RECORD, record.model_dump())
-        write_protocol(folder)
+        context = {"record": record, "digest": sha256(folder / RECORD)}
+        (folder / PROTOCOL).write_text(render("commission.j2", context), encoding="utf-8", newline="\n")
         if reference is not None:
             write_record(folder / REFERENCE, reference.model_dump(mode="json"))
     if as_json:

@@ -4,13 +4,14 @@ import shutil
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from regweave.cli import options as opt
 from regweave.cli.app import WIDTH, command_line, examples
-from regweave.cli.options import JsonOption, complete_preset, input_option, machine_option, method_option, parse_values
 from regweave.cli.tables import text_table
 from regweave.config.presets import choose_settings
 from regweave.config.settings import Settings
@@ -22,6 +23,7 @@ from regweave.progress import TrainingBar, duration
 from regweave.report.demo import write_page
 from regweave.study import demo as workflow
 from regweave.study.demo import DemoSummary
+from regweave.training.run import train
 
 app = command_line()
 
@@ -30,19 +32,19 @@ app = command_line()
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")] = Path("demo-output"),
     data: Annotated[
-        Path | None, input_option(help="Folder with PAIRS.csv or with CASE/{image,labels}.nii.gz.", metavar="DIR")
+        Path | None, opt.of_input(help="Folder with PAIRS.csv or with CASE/{image,labels}.nii.gz.", metavar="DIR")
     ] = None,
     classes: Annotated[
-        str | None, input_option(help="Structures of DIR to learn, label values with commas; others are background.")
+        str | None, opt.of_input(help="Structures of DIR to learn, label values with commas; others are background.")
     ] = None,
     preset: Annotated[
         str | None,
-        method_option(help="Settings for DIR by name; without it, fast ones.", autocompletion=complete_preset),
+        opt.of_method(help="Settings for DIR by name; without it, fast ones.", autocompletion=opt.complete_preset),
     ] = None,
-    seed: Annotated[int, method_option(help="Chooses the phantoms, or the halves of PAIRS.csv.", min=0)] = 0,
-    workers: Annotated[int | None, machine_option(help="Processes; by default all cores.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
-    as_json: JsonOption = False,
+    seed: Annotated[int, opt.of_method(help="Chooses the phantoms, or the halves of PAIRS.csv.", min=0)] = 0,
+    workers: Annotated[int | None, opt.of_machine(help="Processes; by default all cores.")] = None,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Register generated scans, learn metric weights, and test them.
 
@@ -58,7 +60,7 @@ def demo(
     """
     settings = _settings(data, classes, preset)
     workflow.OPTIONS.check()  # what learning needs, before phantoms are made
-    labels, start = parse_values(classes), time.perf_counter()
+    labels, start = opt.parse_values(classes), time.perf_counter()
     if data is None:
         _first_pictures(output, overwrite)
     try:
@@ -97,7 +99,10 @@ def _learn(
             scans = folder / "scans"
             lists = workflow.make_cohort(scans, seed) if data is None else workflow.split_folder(data, scans, seed)
             bar.say("[2/4] learning")
-            model = workflow.learn(folder, lists, settings=settings, classes=labels, workers=workers, on_progress=bar)
+            options = vars(replace(workflow.OPTIONS, classes=labels))
+            model = train(
+                lists.train, folder / DEMO_MODEL, config=settings, workers=workers, on_progress=bar, **options
+            )
             write_effort(folder / DEMO_MODEL, bar.stages)
         with TrainingBar(lines=True) as bar:
             bar.say("[3/4] held-out patients")
@@ -120,10 +125,7 @@ def as_text(summary: DemoSummary, output: Path, seconds: float) -> str:
     dice = [(title, ["-" if v is None else f"{v:.3f}" for v in values]) for title, values in summary.dice.items()]
     members = list(summary.trust[0].shares)
     trust = [
-        (
-            row.name,
-            [*(f"{row.shares[m]:.2f}" for m in members), "learned" if row.used else "uniform"],
-        )
+        (row.name, [*(f"{row.shares[m]:.2f}" for m in members), "learned" if row.used else "uniform"])
         for row in summary.trust
     ]
     return "\n".join(

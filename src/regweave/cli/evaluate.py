@@ -8,17 +8,16 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.app import command_line, examples, usual
-from regweave.cli.options import ClusterOptions, JsonOption, QuietOption, StrictOption, from_fields, parse_values
+from regweave.cli import options as opt
+from regweave.cli.app import command_line, examples, resumable, usual
 from regweave.cli.tables import terminal_text
-from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled, RegweaveError, UsageError
+from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, EXIT_VERDICT, RegweaveError, UsageError
 from regweave.io.disk.records import REPORT, RESULTS
 from regweave.progress import BatchBar
 from regweave.report import evaluation
 from regweave.run.read import Reading
 from regweave.study import evaluate as workflow
-from regweave.study.comparison import Evaluation
-from regweave.study.evaluate import EvaluateJob, keep_registration
+from regweave.study.evaluate import EvaluateJob, Evaluation, keep_registration
 
 app = command_line()
 
@@ -32,19 +31,18 @@ app = command_line()
         "regweave evaluate test.csv -o out --baselines --train-pairs train.csv",
     ),
 )
-@partial(from_fields, rare=True)
+@partial(opt.from_fields, rare=True)
 def evaluate(
     job: EvaluateJob,
-    machines: ClusterOptions,
+    machines: opt.ClusterOptions,
     *,
     pages: Annotated[
-        int,
-        typer.Option(help="Pairs with the lowest Dice with a separate page.", min=0, metavar="N"),
+        int, typer.Option(help="Pairs with the lowest Dice with a separate page.", min=0, metavar="N")
     ] = 3,
-    strict: StrictOption = False,
+    strict: opt.Strict = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML pages.")] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Register every pair with every method; write results.csv, results.json, summary.md and HTML pages.
 
@@ -57,16 +55,14 @@ def evaluate(
     if job.preset is not None and job.config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
     cluster, output = machines.cluster, Path(str(job.output))
-    try:
+    with resumable():
         with BatchBar(lines=True, shown=not quiet) as shown:
             job = replace(
-                job, classes=parse_values(job.classes), withhold=parse_values(job.withhold, "--withhold"),
+                job, classes=opt.parse_values(job.classes), withhold=opt.parse_values(job.withhold, "--withhold"),
                 models=job.models or (), scheduler=cluster, on_progress=shown,
             )  # fmt: skip
             found = workflow.evaluate(**vars(job))
         missing = 0 if no_report else _write_pages(found, output, job.reading, pages, quiet=quiet)
-    except KeyboardInterrupt as error:
-        raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
     for row in found.failures:
         print(f"failed {row.method}/{row.id}: {row.error}", file=sys.stderr)
     if as_json:

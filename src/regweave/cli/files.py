@@ -10,21 +10,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from regweave import io
+from regweave.cli import options as opt
 from regweave.cli.app import WIDTH, command_line, examples
-from regweave.cli.options import FollowOption, JsonOption, input_option
 from regweave.cli.warp import require_outside
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import (
-    Claim,
-    Inspection,
-    inspect_image,
-    overlap_fraction,
-    read_transform,
-    require_absent,
-    total_displacement,
-    write_displacement,
-    write_transform,
-)
 from regweave.io.dicom.overview import OverviewEntry, overview
 from regweave.io.dicom.parse import require_same_patient
 from regweave.io.dicom.reg import write_reg_deformable, write_reg_rigid
@@ -45,9 +35,9 @@ app = command_line()
 )
 def check(
     files: Annotated[list[Path], typer.Argument(help="Image or label files, or DICOM folders.", show_default=False)],
-    follow_links: FollowOption = False,
+    follow_links: opt.Follow = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all that is known of a file.")] = False,
-    as_json: JsonOption = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Check image files: header, frame, spacing, values and whether the file is whole.
 
@@ -58,7 +48,7 @@ def check(
     are of one kind. Exit status 3 if one of them cannot be used, 4 if one does not fit into
     memory; all are listed in any case.
     """
-    images = {file: inspect_image(file, follow_links=follow_links) for file in files if not is_dicom_folder(file)}
+    images = {file: io.inspect_image(file, follow_links=follow_links) for file in files if not is_dicom_folder(file)}
     folders = {file: overview(file) for file in files if file not in images}
     if as_json:
         content = [_image_facts(images[f]) if f in images else _folder_facts(f, folders[f]) for f in files]
@@ -96,34 +86,31 @@ def _folder_text(path: Path, entries: Sequence[OverviewEntry]) -> str:
     return "\n".join(lines)
 
 
-def _image_facts(image: Inspection) -> dict[str, Any]:
+def _image_facts(image: io.Inspection) -> dict[str, Any]:
     problems = [_problem(p) for p in image.problems]
     return {
         "file": image.path, "ok": not problems, **image.facts, "problems": problems, "warnings": list(image.warnings),
     }  # fmt: skip
 
 
-def _image_text(image: Inspection, *, verbose: bool) -> str:
-    lines = [f"{image.path}: {'not usable' if image.problems else 'ok'}"]
+def _image_text(image: io.Inspection, *, verbose: bool) -> str:
+    lines, facts = [f"{image.path}: {'not usable' if image.problems else 'ok'}"], image.facts
     if not (verbose or image.problems):
-        lines[0] += f", {_in_short(image.facts)}"
+        size, spacing = ("×".join(f"{n:.3g}" for n in facts[key]) for key in ("size", "spacing_mm"))
+        kind = "CT" if facts["ct"] else "not CT"
+        lines[0] += f", {size}, {spacing} mm, {facts['orientation']}"
+        lines[0] += f", {facts['minimum']:.4g} to {facts['maximum']:.4g}, {kind}"
     if verbose:
-        flat = {**image.facts, **image.facts.get("nifti", {})}
+        flat = {**facts, **facts.get("nifti", {})}
         lines += [_line(key, _value(value)) for key, value in flat.items() if key != "nifti"]
     lines += [f"  warning {text}" for text in image.warnings]
     lines += [f"  error {p.code}: {p.message}\n    {p.hint}" for p in image.problems]
     return "\n".join(lines)
 
 
-def _in_short(facts: Mapping[str, Any]) -> str:
-    size, spacing = ("×".join(f"{n:.3g}" for n in facts[key]) for key in ("size", "spacing_mm"))
-    kind = "CT" if facts["ct"] else "not CT"
-    return f"{size}, {spacing} mm, {facts['orientation']}, {facts['minimum']:.4g} to {facts['maximum']:.4g}, {kind}"
-
-
-def _pair_line(fixed: Inspection, moving: Inspection) -> str:
+def _pair_line(fixed: io.Inspection, moving: io.Inspection) -> str:
     """Return whether two images can be registered, by their headers and histograms."""
-    overlap = overlap_fraction(_geometry(fixed.facts), _geometry(moving.facts), np.eye(4))
+    overlap = io.overlap_fraction(_geometry(fixed.facts), _geometry(moving.facts), np.eye(4))
     if overlap < MIN_OVERLAP:
         return f"pair: they overlap by {overlap:.0%} of the smaller one: register with --init moments"
     kinds = "both CT" if fixed.facts["ct"] and moving.facts["ct"] else "neither is CT"
@@ -183,15 +170,15 @@ def convert(
     ],
     reference: Annotated[
         Path | None,
-        input_option("--reference", "-r", help="Image whose grid the field has; needed if TRANSFORM has none."),
+        opt.of_input("--reference", "-r", help="Image whose grid the field has; needed if TRANSFORM has none."),
     ] = None,
     planning: Annotated[
         Path | None,
-        input_option(help="DICOM folder of the moving series, for .dcm; that of the fixed one is REFERENCE."),
+        opt.of_input(help="DICOM folder of the moving series, for .dcm; that of the fixed one is REFERENCE."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
-    follow_links: FollowOption = False,
-    as_json: JsonOption = False,
+    overwrite: opt.Overwrite = False,
+    follow_links: opt.Follow = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Write a transform in another format; the suffix of OUTPUT names it.
 
@@ -199,12 +186,12 @@ def convert(
     does a deformable DICOM registration, on a grid of 2 to 5 mm; a linear
     transform becomes a rigid one.
     """
-    claim = require_absent(output, overwrite=overwrite)
+    claim = io.require_absent(output, overwrite=overwrite)
     if suffix_of(output) in DICOM_SUFFIXES:
         direction, content = "fixed_to_moving", _write_dicom(claim, transform, output, reference, planning)
     else:
         grid = None if reference is None else read_stored(reference, "auto", follow_links=follow_links).geometry
-        read = read_transform(transform, grid, follow_links=follow_links)
+        read = io.read_transform(transform, grid, follow_links=follow_links)
         direction = "fixed_to_moving" if read.ends is None else read.ends.direction
         # With a grid, the field is written on that grid.
         content = _write_transform(claim, read if grid is None else replace(read, knots=None), transform, output)
@@ -216,7 +203,7 @@ def convert(
         print(f"read  {transform}\n      {convention}\nwrote {output}: {content}\n      {convention}")
 
 
-def _write_transform(claim: Claim, transform: Transform, source: Path, output: Path) -> str:
+def _write_transform(claim: io.Claim, transform: Transform, source: Path, output: Path) -> str:
     """Write a transform by the suffix of the output, and return what the file holds."""
     suffix, linear = suffix_of(output), transform.field.geometry is ANYWHERE
     if suffix == ".mat" and not linear:
@@ -230,13 +217,13 @@ def _write_transform(claim: Claim, transform: Transform, source: Path, output: P
             write_linear(output, transform.affine, transform.ends)
             return "affine matrix"
         if suffix in WRITTEN_SUFFIXES:
-            write_transform(output, transform)
+            io.write_transform(output, transform)
             return "composite: displacement field first, then affine"
-        write_displacement(output, total_displacement(transform), transform.ends)
+        io.write_displacement(output, io.total_displacement(transform), transform.ends)
     return "displacement in float32, affine included"
 
 
-def _write_dicom(claim: Claim, transform: Path, output: Path, today: Path | None, planning: Path | None) -> str:
+def _write_dicom(claim: io.Claim, transform: Path, output: Path, today: Path | None, planning: Path | None) -> str:
     """Write a registration object between two series, and return what it holds."""
     if today is None or planning is None:
         message = "a DICOM registration names two series"
@@ -245,7 +232,7 @@ def _write_dicom(claim: Claim, transform: Path, output: Path, today: Path | None
     require_outside(output, today, planning)
     fixed, moving = read_series(today), read_series(planning)
     require_same_patient(fixed.identity, moving.identity, f"'{today}' and '{planning}'")
-    found = read_transform(transform)
+    found = io.read_transform(transform)
     if transform.suffix.lower() not in DICOM_SUFFIXES:
         require_reference(found.ends, fixed.image.geometry, str(transform))
     with claim.writing():

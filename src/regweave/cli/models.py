@@ -1,36 +1,44 @@
-"""List the models of the package, find one that fits an image, and show or compare the weights of models."""
+"""Commands on models: train one, list and compare them, find one that fits an image, record a domain."""
 
 import json
-from collections.abc import Sequence
+import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from regweave.cli.app import command_line, examples
-from regweave.cli.options import JsonOption, complete_model
+from regweave.cli import options as opt
+from regweave.cli.app import command_line, examples, usual
 from regweave.cli.tables import short, text_table
-from regweave.errors import UsageError
+from regweave.errors import Cancelled, UsageError
+from regweave.io import require_absent
 from regweave.model import shipped_models
 from regweave.model.model import Model, card_text, models, patients, predictor_facts, predictor_text, signed
-from regweave.model.record import TrainingRecord
+from regweave.model.record import TrainingRecord, effort_path, write_effort
+from regweave.progress import TrainingBar
 from regweave.registration.initial import STRUCTURES
+from regweave.report import training
 from regweave.run.choose import misfits
 from regweave.run.read import Reading
+from regweave.training.options import TrainOptions, train_table
+from regweave.training.run import train as workflow
 from regweave.types import WeightTable
 
 ModelArgument = Annotated[
     list[Path],
     typer.Argument(
-        help="Model files, or names of shipped models.", metavar="MODEL.json...", autocompletion=complete_model
+        help="Model files, or names of shipped models.", metavar="MODEL.json...", autocompletion=opt.complete_model
     ),
 ]
 
-app = command_line(help=__doc__)
+app = command_line()
+group = command_line(help="List the models of the package, find one that fits an image, show or compare weights.")
+app.add_typer(group, name="models")
 
 
-@app.command("list", epilog=examples("regweave models list"))
-def list_(*, as_json: JsonOption = False) -> None:
+@group.command("list", epilog=examples("regweave models list"))
+def list_(*, as_json: opt.Json = False) -> None:
     """List the models that come with the package, one line each; `regweave models show NAME` has the card."""
     shipped = models()
     if as_json:
@@ -43,8 +51,8 @@ def list_(*, as_json: JsonOption = False) -> None:
     print("(default)       no model; `--model NAME` uses one")
 
 
-@app.command(epilog=examples("regweave models show weights.json"))
-def show(models: ModelArgument, *, as_json: JsonOption = False) -> None:
+@group.command(epilog=examples("regweave models show weights.json"))
+def show(models: ModelArgument, *, as_json: opt.Json = False) -> None:
     """Print the card of each model, the weight of each member for each class, and the record of the training."""
     read = {path: Model.load(path) for path in models}
     content = [as_dict(path, model) for path, model in read.items()]
@@ -53,13 +61,22 @@ def show(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     print(json.dumps(content, indent=1, ensure_ascii=False) if as_json else text)
 
 
-@app.command(epilog=examples("regweave models compare mine.json theirs.json"))
-def compare(models: ModelArgument, *, as_json: JsonOption = False) -> None:
+@group.command(epilog=examples("regweave models compare mine.json theirs.json"))
+def compare(models: ModelArgument, *, as_json: opt.Json = False) -> None:
     """Print the weights of two or more models side by side, with the differences from the first."""
     if len(models) < 2:
         raise UsageError("E192", "one model is given, comparing needs two or more", "name another MODEL.json")
     read = [Model.load(path) for path in models]
-    rows = _compared(read)
+    named = {c: model.class_name(c) for model in reversed(read) for c in model.weights.classes}
+    members = dict.fromkeys(m for model in read for m in model.weights.members)
+    found: list[tuple[str, str | None, list[float | None]]] = [
+        ("smoothness", None, [model.weights.pairwise for model in read]),
+        *((named[c], m, [_weight(model, m, c) for model in read]) for c in sorted(named) for m in members),
+    ]
+    rows: list[dict[str, Any]] = []
+    for name, member, weights in found:  # None where a model lacks a class or member
+        apart = [None if weights[0] is None or w is None else w - weights[0] for w in weights[1:]]
+        rows.append({"class": name, "member": member, "weights": weights, "differences": apart})
     if as_json:
         content = {"models": [str(path) for path in models], "rows": rows}
         print(json.dumps(content, indent=1, ensure_ascii=False))
@@ -78,12 +95,12 @@ def compare(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     print("\n" + text_table("class member", header, lines))
 
 
-@app.command(epilog=examples("regweave models suggest t1.nii.gz", "regweave models suggest ct.nii.gz mine.json"))
+@group.command(epilog=examples("regweave models suggest t1.nii.gz", "regweave models suggest ct.nii.gz mine.json"))
 def suggest(
     image: Annotated[Path, typer.Argument(help="Image to be registered.", metavar="IMAGE")],
     models: Annotated[list[Path] | None, typer.Argument(help="Own models to consider too.", metavar="MODEL...")] = None,
     *,
-    as_json: JsonOption = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Print which models fit an image by field of view, voxels and intensities, and why others do not."""
     found = misfits([Reading().image(image)], {**shipped_models(), **{str(path): path for path in models or ()}})
@@ -173,25 +190,6 @@ def _trained(record: TrainingRecord) -> list[str]:
     return lines
 
 
-def _compared(models: Sequence[Model]) -> list[dict[str, Any]]:
-    """Weights by class and member, None where a model lacks either, and the differences from the first model."""
-    names = {c: model.class_name(c) for model in reversed(models) for c in model.weights.classes}
-    members = dict.fromkeys(m for model in models for m in model.weights.members)
-    rows: list[tuple[str, str | None, list[float | None]]] = [
-        ("smoothness", None, [model.weights.pairwise for model in models]),
-        *((names[c], m, [_weight(model, m, c) for model in models]) for c in sorted(names) for m in members),
-    ]
-    return [
-        {
-            "class": name,
-            "member": member,
-            "weights": [first, *rest],
-            "differences": [None if first is None or w is None else w - first for w in rest],
-        }
-        for name, member, (first, *rest) in rows
-    ]
-
-
 def _weight(model: Model, member: str, value: int) -> float | None:
     w = model.weights
     if member not in w.members or value not in w.classes:
@@ -201,3 +199,84 @@ def _weight(model: Model, member: str, value: int) -> float | None:
 
 def _cell(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
+
+
+SENTENCES = {f.name: f.metadata["help"] for f in fields(TrainOptions)}
+CLUSTER = ("tls_ca", "tls_cert", "tls_key", "wait_for_workers")
+OTHERS = (*CLUSTER, "metrics", "loss", "nifti_frame", "nonfinite", "follow_links")
+"""Keys of the table ``[train]`` beside the options of a training."""
+
+
+@app.command(
+    cls=usual("output resume overwrite preset config method classes folds label_names predictor workers device quiet"),
+    epilog=examples(
+        "regweave train train.csv -o weights.json",
+        "regweave train train.csv -o weights.json --classes 1,2 --workers 8",
+        "regweave train train.csv -o weights.json --resume",
+        "regweave train train.csv -o weights.zip --predictor auto",
+    ),
+)
+def train(
+    pairs: Annotated[Path, typer.Argument(help="List of pairs with masks.", metavar="PAIRS.csv")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model to write: JSON, or .zip, as a network needs.")],
+    preset: Annotated[str, opt.of_method(help="Settings by name.", autocompletion=opt.complete_preset)] = "default",
+    config: Annotated[
+        Path | None,
+        opt.of_method(help="Settings from a TOML file; its table \\[train] has more options of a training."),
+    ] = None,
+    method: Annotated[str | None, opt.of_method(help=SENTENCES["method"], metavar="lssvm-joint|lssvm|global")] = None,
+    classes: Annotated[str | None, opt.of_input(help=SENTENCES["classes"], metavar="1,2,7")] = None,
+    folds: Annotated[int | None, opt.of_method(help=SENTENCES["folds"])] = None,
+    predictor: Annotated[str | None, opt.of_method(help=SENTENCES["predictor"])] = None,
+    workers: Annotated[int | None, opt.of_machine(help="Processes of this machine.")] = None,
+    scheduler: Annotated[
+        str | None, opt.of_machine(help="Dask scheduler to use instead, tcp://HOST:PORT or tls://HOST:PORT.")
+    ] = None,
+    device: opt.Device = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older model.")] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML page.")] = False,
+    label_names: opt.LabelNames = None,
+    fixed_modality: opt.FixedModality = "auto",
+    moving_modality: opt.MovingModality = "auto",
+    as_json: opt.Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")] = False,
+) -> None:
+    """Learn weights of metrics by structure, from masks alone; write a model and its page.
+
+    A learned weight is used, structure by structure, only where it raised the
+    Dice of warped masks of patients that were left out. The list has the
+    columns id, fixed, moving, fixed_labels and moving_labels. Optional:
+    group (the patients of a pair, with + between them), fixed_mask and
+    moving_mask (regions that count). `regweave presets
+    show default` prints all options of the table ``train``.
+    """
+    shown = TrainingBar(lines=True, shown=not quiet)
+    beside = [] if no_report else [effort_path(output), training.page_path(output)]
+    claims = [require_absent(path, overwrite=overwrite) for path in beside]
+    options: dict[str, Any] = train_table(config, OTHERS)
+    cluster = opt.ClusterOptions(
+        scheduler=scheduler, **{name: options.pop(name) for name in CLUSTER if name in options}
+    ).cluster
+    given = {"method": method, "classes": opt.parse_values(classes), "folds": folds, "predictor": predictor}
+    options |= {name: value for name, value in given.items() if value is not None}
+    try:
+        with shown:
+            model = workflow(
+                pairs, output, preset=preset, config=config, workers=workers, scheduler=cluster, device=device,
+                resume=resume, overwrite=overwrite, on_progress=shown, label_names=label_names,
+                fixed_modality=fixed_modality, moving_modality=moving_modality, **options,
+            )  # fmt: skip
+    except KeyboardInterrupt as error:
+        raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
+    if not no_report:
+        with claims[0].writing(), claims[1].writing():
+            write_effort(output, shown.stages)
+            page = training.write_page(output)
+        if not quiet:
+            print(f"page {page}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(as_dict(output, model), indent=1, ensure_ascii=False))
+    elif not quiet:
+        print(as_text(output, model))

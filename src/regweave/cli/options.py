@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, dataclass, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -22,11 +22,12 @@ from regweave.options import declared, option, table_values, type_of
 from regweave.run.job import Method
 
 
-def from_fields(command: Callable[..., None], *, rare: bool = False) -> Callable[..., None]:
+def from_fields(command: Callable[..., None], *, rare: bool = False, only: Collection[str] = ()) -> Callable[..., None]:
     """Replace each argument whose type is a class of options by its fields, as arguments of the command line.
 
     A field that may be given by position becomes an argument, any other an option. Fields that cannot be typed are left
-    out, and without ``rare`` those for a table of a settings file. See `regweave.options.option` for the hints.
+    out, and without ``rare`` those for a table of a settings file; ``only`` names all that are wanted. See
+    `regweave.options.option` for the hints.
     """
     hints = get_type_hints(command, include_extras=True)
     classes: dict[str, list[Field[Any]]] = {}
@@ -35,7 +36,8 @@ def from_fields(command: Callable[..., None], *, rare: bool = False) -> Callable
         kind = hints[name]
         if is_dataclass(kind) and isinstance(kind, type):
             typed = [f for f in declared(kind) if f.metadata["cli"].get("typed", str) is not None]
-            classes[name] = [f for f in typed if rare or not f.metadata["cli"].get("table")]
+            usual = [f for f in typed if rare or not f.metadata["cli"].get("table")]
+            classes[name] = [f for f in typed if f.name in only] if only else usual
             parameters += [_parameter(kind, f) for f in classes[name]]
         else:
             parameters.append(parameter.replace(annotation=kind))
@@ -63,7 +65,8 @@ def _parameter(kind: type[Any], field: Field[Any]) -> inspect.Parameter:
     }
     default = cli.get("absent", inspect.Parameter.empty if field.default is MISSING else field.default)
     if field.kw_only or "flags" in cli:
-        info = typer.Option(*cli.get("flags", ()), **shown)
+        flags = (f"--{field.name.replace('_', '-')}",) if typed is bool else ()
+        info = typer.Option(*cli.get("flags", flags), **shown)
         return inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[typed, info]
         )
@@ -90,63 +93,57 @@ def complete_model(typed: str) -> list[str]:
 
 COMPLETE: dict[Any, Callable[[str], list[str]]] = {"preset": complete_preset, "model": complete_model}
 
-input_option = partial(typer.Option, rich_help_panel="Input")
-method_option = partial(typer.Option, rich_help_panel="Method")
-machine_option = partial(typer.Option, rich_help_panel="Machine")
+of_input = partial(typer.Option, rich_help_panel="Input")
+of_method = partial(typer.Option, rich_help_panel="Method")
+of_machine = partial(typer.Option, rich_help_panel="Machine")
 
-FrameOption = Annotated[
-    NiftiFrame, input_option(help="Matrix that places NIfTI files; auto refuses files whose two disagree.")
+Frame = Annotated[NiftiFrame, of_input(help="Matrix that places NIfTI files; auto refuses files whose two disagree.")]
+Nonfinite = Annotated[
+    NonFinite, of_input(help="Voxels that are not finite numbers: refuse the image, or treat them as background.")
 ]
-NonFiniteOption = Annotated[
-    NonFinite, input_option(help="Voxels that are not finite numbers: refuse the image, or treat them as background.")
-]
-FollowOption = Annotated[
-    bool,
-    input_option("--follow-links", help="Let headers (.mhd, .nhdr) name files of voxels outside of their folder."),
+Follow = Annotated[
+    bool, of_input("--follow-links", help="Let headers (.mhd, .nhdr) name files of voxels outside of their folder.")
 ]
 
-TransformOption = Annotated[
-    str,
-    input_option("--transform", "-t", help="Transform file (.h5, .tfm, .nii.gz, .dcm), or the word identity."),
+Transform = Annotated[
+    str, of_input("--transform", "-t", help="Transform file (.h5, .tfm, .nii.gz, .dcm), or the word identity.")
 ]
-ChainOption = Annotated[
+Chain = Annotated[
     list[str],
-    input_option("--transform", "-t", help="Transform file, [FILE,1] or identity; several in order.", metavar="FILE"),
+    of_input("--transform", "-t", help="Transform file, [FILE,1] or identity; several in order.", metavar="FILE"),
 ]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
+Folder = Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.", metavar="FOLDER")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")]
 
-FixedMaskOption = Annotated[Path | None, input_option(help="Region of the fixed image that counts: every label but 0.")]
-MovingMaskOption = Annotated[Path | None, input_option(help="The same for the moving image.")]
-FixedPointsOption = Annotated[
+FixedPoints = Annotated[
     Path | None,
-    input_option(help="Landmarks of the fixed image (.mrk.json, .fcsv, .csv), to measure errors with.", metavar="FILE"),
+    of_input(help="Landmarks of the fixed image (.mrk.json, .fcsv, .csv), to measure errors with.", metavar="FILE"),
 ]
-MovingPointsOption = Annotated[
-    Path | None, input_option(help="The same places in the moving image, same labels or same order.", metavar="FILE")
+MovingPoints = Annotated[
+    Path | None, of_input(help="The same places in the moving image, same labels or same order.", metavar="FILE")
 ]
-FixedModalityOption = Annotated[
+FixedModality = Annotated[
     Stated,
-    input_option(
+    of_input(
         help="What the fixed image is: auto (by the histogram), ct, mr, t1, t2, pd, flair, pet or us.", metavar="WORD"
     ),
 ]
-MovingModalityOption = Annotated[Stated, input_option(help="The same for the moving image.", metavar="WORD")]
-LabelNamesOption = Annotated[
-    Path | None,
-    input_option(help="Names of the labels, JSON, TSV or ITK-SNAP; by default a file beside the label map."),
+MovingModality = Annotated[Stated, of_input(help="The same for the moving image.", metavar="WORD")]
+LabelNames = Annotated[
+    Path | None, of_input(help="Names of the labels, JSON, TSV or ITK-SNAP; by default a file beside the label map.")
 ]
 
-RulesOption = Annotated[
-    Path | None, method_option(help="Rules for pass, look and fail, TOML; see `regweave rules`.", metavar="FILE")
+Rules = Annotated[
+    Path | None, of_method(help="Rules for pass, look and fail, TOML; see `regweave rules`.", metavar="FILE")
 ]
-StrictOption = Annotated[bool, typer.Option("--strict", help="End with exit status 6 if a verdict is fail.")]
+Strict = Annotated[bool, typer.Option("--strict", help="End with exit status 6 if a verdict is fail.")]
 PageDetail = Literal["small", "normal", "full"]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="Print errors and warnings only.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors and warnings only.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 
-DeviceOption = Annotated[
-    str | None, machine_option(help="What computes: cpu (default), cuda, cuda:N, cuda:N,M for several GPUs, or auto.")
+Device = Annotated[
+    str | None, of_machine(help="What computes: cpu (default), cuda, cuda:N, cuda:N,M for several GPUs, or auto.")
 ]
 
 
@@ -175,8 +172,6 @@ class ClusterOptions:
 def parse_values(text: object, option: str = "--classes") -> tuple[int, ...] | None:
     """Read label values with commas between them.
 
-    Examples
-    --------
     >>> parse_values("1,2,7")
     (1, 2, 7)
     """

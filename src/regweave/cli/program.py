@@ -15,8 +15,8 @@ import typer
 
 import regweave
 from regweave import _core
+from regweave.cli import options as opt
 from regweave.cli.app import WIDTH, command_line, examples
-from regweave.cli.options import JsonOption, complete_preset
 from regweave.config.presets import preset, preset_names
 from regweave.measures.verdict import CLINIC, SHIPPED, clinic_rules, default_rules, read_rules, shipped_text
 from regweave.options import in_table, table_text
@@ -32,7 +32,7 @@ app.add_typer(presets, name="presets")
 
 
 @presets.command("list", epilog=examples("regweave presets list"))
-def list_(*, as_json: JsonOption = False) -> None:
+def list_(*, as_json: opt.Json = False) -> None:
     """List the presets, one line each."""
     names = preset_names()
     if as_json:
@@ -48,9 +48,11 @@ def list_(*, as_json: JsonOption = False) -> None:
 
 @presets.command(epilog=examples("regweave presets show default > mine.toml"))
 def show(
-    name: Annotated[str, typer.Argument(help="Preset, with or without its version.", autocompletion=complete_preset)],
+    name: Annotated[
+        str, typer.Argument(help="Preset, with or without its version.", autocompletion=opt.complete_preset)
+    ],
     *,
-    as_json: JsonOption = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Print a preset as TOML, with the options of `register` and `train` for a settings file; or the preset as JSON."""
     found = preset(name)
@@ -67,7 +69,7 @@ def rules(
     file: Annotated[Path | None, typer.Argument(help="Rules file to check; by default the shipped rules.")] = None,
     *,
     clinic: Annotated[bool, typer.Option("--clinic", help="The rules of propagated contours, with sources.")] = False,
-    as_json: JsonOption = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Print the shipped rules for pass, look and fail as TOML, or check a file of your own.
 
@@ -88,9 +90,7 @@ CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
 
 
 @app.command(epilog=examples("regweave about", "regweave about --json"))
-def about(
-    as_json: JsonOption = False,
-) -> None:
+def about(as_json: opt.Json = False) -> None:
     """Print the version of the program, of the machine and of the libraries."""
     facts = describe()
     if as_json:
@@ -113,7 +113,8 @@ def describe() -> dict[str, Any]:
         "cpu_features": _cpu_features(),
         "kernels": _core.BUILD,
         "gpus": _gpus(),
-        "cpus": _cpus(),
+        # a scheduler can leave a process fewer than the machine has
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "threads": allowed_threads(),
         "presets": list(regweave.preset_names()),
         # those that do not come with the package, and where each is from
@@ -140,13 +141,6 @@ def _gpus() -> list[str]:
     found, why = devices.gpus()
     listed = [f"cuda:{i} {name} ({memory / 2**30:.0f} GB)" for i, (name, memory, *_) in enumerate(found)]
     return listed or [f"none: {why}"]
-
-
-def _cpus() -> int:
-    """Count the processors this process may use, which a scheduler can make fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _cpu_features() -> list[str]:

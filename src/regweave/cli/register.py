@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,25 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from regweave.cli import options as opt
 from regweave.cli.app import command_line, examples, usual, words
-from regweave.cli.options import (
-    FixedMaskOption,
-    FixedModalityOption,
-    FollowOption,
-    FrameOption,
-    JsonOption,
-    MovingMaskOption,
-    MovingModalityOption,
-    NonFiniteOption,
-    QuietOption,
-    StrictOption,
-    complete_preset,
-    from_fields,
-    input_option,
-    job_table,
-    machine_option,
-    method_option,
-)
 from regweave.cli.tables import end_by_verdict, overlap_table, verdict_lines
 from regweave.config.presets import choose_settings
 from regweave.errors import UsageError
@@ -41,13 +25,18 @@ from regweave.run import images
 from regweave.run.images import parse_outputs
 from regweave.run.job import FILES, POINTS, Job, check_method, recorded_call
 from regweave.run.memory import allowed_threads, forecast, physical_memory_mb
-from regweave.run.read import Reading, read_inputs
+from regweave.run.read import read_inputs
 from regweave.run.register import run
 from regweave.run.resolve import bank_for, with_stated
 from regweave.run.result import Result, load
 from regweave.threads import kernel_threads
 
 PAGE = images.FILES["report"]
+PLANNED = (
+    "fixed", "moving", "preset", "config", "nifti_frame", "nonfinite", "follow_links", "fixed_mask", "moving_mask",
+    "fixed_modality", "moving_modality", "threads",
+)  # fmt: skip
+"""Options of a registration on which its forecast depends."""
 
 app = command_line()
 
@@ -64,36 +53,30 @@ app = command_line()
         "regweave register --from result/result.json -o same",
     ),
 )
-@from_fields
+@opt.from_fields
 def register(
     job: Job,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.", metavar="FOLDER")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    output: opt.Folder,
+    overwrite: opt.Overwrite = False,
     again: Annotated[
-        Path | None,
-        input_option("--from", help="Record to run again, with the same bits.", metavar="RESULT"),
+        Path | None, opt.of_input("--from", help="Record to run again, with the same bits.", metavar="RESULT")
     ] = None,
     series: Annotated[
-        list[str] | None,
-        input_option(help="DICOM series of FIXED, then MOVING, by hash.", metavar="HASH"),
+        list[str] | None, opt.of_input(help="DICOM series of FIXED, then MOVING, by hash.", metavar="HASH")
     ] = None,
     guide_names: Annotated[
-        str | None,
-        method_option(help="Structures that guide, with commas: liver,spleen=0.5.", metavar="NAMES"),
+        str | None, opt.of_method(help="Structures that guide, with commas: liver,spleen=0.5.", metavar="NAMES")
     ] = None,
-    strict: StrictOption = False,
-    write: Annotated[
-        str | None,
-        typer.Option(help="Files beside result.json, with commas.", metavar="NAMES"),
-    ] = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    strict: opt.Strict = False,
+    write: Annotated[str | None, typer.Option(help="Files beside result.json, with commas.", metavar="NAMES")] = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Register MOVING to FIXED; write images, transforms, numbers and a page."""
     named = None if write is None else parse_outputs(write)
     first, second = series_by_place(series or (), job.fixed)
-    job = replace(job, fixed_series=first, moving_series=second, **job_table(job.config))
+    job = replace(job, fixed_series=first, moving_series=second, **opt.job_table(job.config))
     job = job if guide_names is None else replace(job, guide=guide_names)
     if again is not None:
         _refuse_beside_from(job)
@@ -116,7 +99,9 @@ def register(
             result = result.write_page(folder)
     result = result.release_images(output)
     if as_json:
-        print_json(output, page=page)
+        record = json.loads((output / "result.json").read_text(encoding="utf-8"))
+        where = {"output": str(output), "page": str(output / PAGE) if page else None}
+        print(json.dumps({**where, **record}, indent=1, ensure_ascii=False))
     elif not quiet:
         print_result(result, output, page=page)
     end_by_verdict(result.verdict, printed=not (as_json or quiet), strict=strict)
@@ -170,44 +155,21 @@ def print_result(result: Result, output: Path, *, page: bool) -> None:
     console.print(proof, style="dim")
 
 
-def print_json(output: Path, *, page: bool) -> None:
-    """Print result.json with the paths of the result and its page."""
-    record = json.loads((output / "result.json").read_text(encoding="utf-8"))
-    where = {"output": str(output), "page": str(output / PAGE) if page else None}
-    print(json.dumps({**where, **record}, indent=1, ensure_ascii=False))
-
-
 @app.command(
     epilog=examples(
         "regweave plan fixed.nii.gz moving.nii.gz", "regweave plan fixed.nii.gz moving.nii.gz --preset paper --json"
     )
 )
-def plan(
-    fixed: Annotated[Path, typer.Argument(help="Image that would stay.")],
-    moving: Annotated[Path, typer.Argument(help="Image that would be warped.")],
-    *,
-    preset: Annotated[str, method_option(help="Settings by name.", autocompletion=complete_preset)] = "default",
-    config: Annotated[Path | None, method_option(help="Settings from a TOML file.")] = None,
-    nifti_frame: FrameOption = "auto",
-    nonfinite: NonFiniteOption = "error",
-    follow_links: FollowOption = False,
-    fixed_mask: FixedMaskOption = None,
-    moving_mask: MovingMaskOption = None,
-    fixed_modality: FixedModalityOption = "auto",
-    moving_modality: MovingModalityOption = "auto",
-    threads: Annotated[int | None, machine_option(help="Threads that the run would use.")] = None,
-    as_json: JsonOption = False,
-) -> None:
+@partial(opt.from_fields, only=PLANNED)
+def plan(job: Job, *, as_json: opt.Json = False) -> None:
     """Forecast peak memory and time of a registration, and print its grids and labels."""
-    settings = choose_settings(preset, config, None, None)
-    reading = Reading(
-        nifti_frame=nifti_frame, nonfinite=nonfinite, fixed_modality=fixed_modality, moving_modality=moving_modality,
-        follow_links=follow_links,
-    )  # fmt: skip
-    masks = {"fixed_mask": fixed_mask, "moving_mask": moving_mask}
-    data = read_inputs(fixed, moving, reading=with_stated(reading, settings, None), **masks)
+    if job.fixed is None or job.moving is None:
+        raise UsageError("E192", "FIXED and MOVING are needed", "name both images")
+    settings = choose_settings(job.preset or "default", job.config, None, None)
+    reading = with_stated(job.reading, settings, None)
+    data = read_inputs(job.fixed, job.moving, reading=reading, fixed_mask=job.fixed_mask, moving_mask=job.moving_mask)
     bank = bank_for(data, None)
-    n = allowed_threads(threads)
+    n = allowed_threads(job.threads)
     with kernel_threads(n):
         grids = data.fixed.geometry, data.moving.geometry
         found = forecast(*grids, settings, bank, probe=True, masked_voxels=data.masked_voxels)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from regweave.cli import options as opt
 from regweave.cli.app import command_line, examples
-from regweave.cli.options import FixedPointsOption, JsonOption, MovingPointsOption, PageDetail, RulesOption
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import is_file
 from regweave.io.disk.records import DEMO, RESULT, RESULTS
@@ -34,11 +34,11 @@ app = command_line()
 )
 def report(
     result: Annotated[Path, typer.Argument(help="Folder of a result, or a model file.")],
-    rules: RulesOption = None,
-    fixed_points: FixedPointsOption = None,
-    moving_points: MovingPointsOption = None,
+    rules: opt.Rules = None,
+    fixed_points: opt.FixedPoints = None,
+    moving_points: opt.MovingPoints = None,
     page_detail: Annotated[
-        PageDetail | None,
+        opt.PageDetail | None,
         typer.Option(help="Voxels that the page shows: small, normal or full; normal by default.", metavar="WORD"),
     ] = None,
     methods: Annotated[
@@ -48,7 +48,7 @@ def report(
         Path | None,
         typer.Option(help="Grades from the contact sheet of a batch: compare them with verdicts; write no page."),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Make the HTML page of a result again from the JSON and the images that belong to it.
 
@@ -88,7 +88,9 @@ def _agreement(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _write_page(result: Path, rules: Rules | None, detail: PageDetail | None, landmarks: LandmarkPairs | None) -> Path:
+def _write_page(
+    result: Path, rules: Rules | None, detail: opt.PageDetail | None, landmarks: LandmarkPairs | None
+) -> Path:
     """Write the page of a folder or a model and return its path; a file in the folder shows what wrote it."""
     kind = next((name for name in (RESULT, RESULTS, DEMO) if is_file(result / name)), None)
     alone = {"--page-detail": detail, "--fixed-points": landmarks}

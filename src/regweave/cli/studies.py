@@ -1,4 +1,4 @@
-"""Commands on structures and series: tables of volumes and means, and volumes brought to their mean."""
+"""Commands of studies: atlases, templates and series, and tables of volumes and means."""
 
 import csv
 import json
@@ -13,19 +13,12 @@ from typing import IO, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from regweave.cli.app import command_line, examples
+from regweave.cli import options as opt
+from regweave.cli.app import command_line, examples, resumable
 from regweave.cli.batch import end_batch
-from regweave.cli.options import (
-    JsonOption,
-    LabelNamesOption,
-    OverwriteOption,
-    QuietOption,
-    from_fields,
-    input_option,
-    method_option,
-)  # fmt: skip
-from regweave.contours.labels import contour_labels
-from regweave.errors import EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
+from regweave.cli.tables import text_table
+from regweave.contours.regions import contour_labels
+from regweave.errors import EXIT_SOME_FAILED, RegweaveError, UsageError
 from regweave.io import atomic_path, prepare_output, read_labels, require_absent, write_image, write_labels
 from regweave.io.dicom.rtstruct import write_rtstruct
 from regweave.io.dicom.series import read_series
@@ -34,7 +27,7 @@ from regweave.io.disk.text import table_cell
 from regweave.io.images import FORMAT_OF
 from regweave.io.time_series import write_time_series
 from regweave.io.transforms.files import DICOM_SUFFIXES, write_linear
-from regweave.jobs.atlas import SegmentJob
+from regweave.jobs.atlas import EvaluateJob, SegmentJob, build_atlas, evaluate_atlas
 from regweave.jobs.atlas import segment as run_segment
 from regweave.jobs.regions import measure as run_measure
 from regweave.jobs.template import TemplateJob, build_template
@@ -44,8 +37,11 @@ from regweave.study.bids import BidsJob
 from regweave.study.bids import bids as run_bids
 from regweave.types import StructureSet
 
-app = command_line()
 LABELS = ("--participant-label", "--session-label")
+
+app = command_line()
+atlas = command_line(help="Build a folder of atlases from images with labels, or evaluate it by leave-one-out.")
+app.add_typer(atlas, name="atlas")
 
 
 def write_tsv(stream: IO[str], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -66,13 +62,13 @@ def write_tsv(stream: IO[str], rows: Sequence[Mapping[str, Any]]) -> None:
 def measure(
     labels: Annotated[Path, typer.Argument(help="Label map, or a list with id, labels and image.", metavar="LABELS")],
     *,
-    image: Annotated[Path | None, input_option(help="Image on the grid of the labels.", metavar="FILE")] = None,
+    image: Annotated[Path | None, opt.of_input(help="Image on the grid of the labels.", metavar="FILE")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Table to write, TSV; by default it is printed.")
     ] = None,
-    overwrite: OverwriteOption = False,
-    label_names: LabelNamesOption = None,
-    as_json: JsonOption = False,
+    overwrite: opt.Overwrite = False,
+    label_names: opt.LabelNames = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Print or write the volume of each structure and the mean of an image in it.
 
@@ -99,9 +95,9 @@ def measure(
         "regweave segment list.csv --atlas ATLAS -o segmentations --resume",
     )
 )
-@from_fields
+@opt.from_fields
 def segment(
-    job: SegmentJob, *, overwrite: OverwriteOption = False, as_json: JsonOption = False, quiet: QuietOption = False
+    job: SegmentJob, *, overwrite: opt.Overwrite = False, as_json: opt.Json = False, quiet: opt.Quiet = False
 ) -> None:
     """Segment images by fused labels of the atlases that are most like them.
 
@@ -165,19 +161,16 @@ def _one_file(job: SegmentJob, output: Path, *, overwrite: bool) -> list[dict[st
 
 
 @app.command(epilog=examples("regweave template people.csv -o TEMPLATE", "regweave template people.csv -o T --resume"))
-@from_fields
-def template(job: TemplateJob, *, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+@opt.from_fields
+def template(job: TemplateJob, *, as_json: opt.Json = False, quiet: opt.Quiet = False) -> None:
     """Build the unbiased mean of images.
 
     The columns of the list are id, image and, if wanted, labels and mask.
     The folder gets template.nii.gz, labels.nii.gz, and the transforms of every
     image, both ways. The order of the list does not matter.
     """
-    try:
-        with BatchBar(lines=True, shown=not quiet) as bar:
-            found = build_template(**vars(replace(job, on_progress=bar)))
-    except KeyboardInterrupt as error:
-        raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
+    with resumable(), BatchBar(lines=True, shown=not quiet) as bar:
+        found = build_template(**vars(replace(job, on_progress=bar)))
     if as_json:
         print(json.dumps(found, indent=1))
         return
@@ -210,8 +203,8 @@ class _Labels(TyperCommand):
         "regweave bids DATA OUT group",
     ),
 )
-@from_fields
-def bids(job: BidsJob, *, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+@opt.from_fields
+def bids(job: BidsJob, *, as_json: opt.Json = False, quiet: opt.Quiet = False) -> None:
     """Register the images of a BIDS dataset to each other, and to a template.
 
     The first T1w of a session, or T2w, is brought to the template or to the
@@ -220,33 +213,27 @@ def bids(job: BidsJob, *, as_json: JsonOption = False, quiet: QuietOption = Fals
     results.csv. Several calls may fill OUT at once; a repeated call continues.
     Exit status 1 if some registrations failed; they are named.
     """
-    try:
-        with BatchBar(lines=True, shown=not quiet) as bar:
-            found = run_bids(**vars(replace(job, on_progress=bar)))
-    except KeyboardInterrupt as error:
-        raise Cancelled("E190", "cancelled", "finished work is kept; repeat the call to continue") from error
-    end_batch(
-        found,
-        Path(job.out),
-        strict=False,
-        as_json=as_json,
-        quiet=quiet,
-        part="group" if job.level == "participant" else "",
-    )
+    with (
+        resumable("finished work is kept", "repeat the call to continue"),
+        BatchBar(lines=True, shown=not quiet) as bar,
+    ):
+        found = run_bids(**vars(replace(job, on_progress=bar)))
+    part = "group" if job.level == "participant" else ""
+    end_batch(found, Path(job.out), strict=False, as_json=as_json, quiet=quiet, part=part)
 
 
 @app.command(epilog=examples("regweave series bold.nii.gz -o realigned"))
 def series(
     file: Annotated[Path, typer.Argument(help="4-D NIfTI file.")],
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.", metavar="FOLDER")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    output: opt.Folder,
+    overwrite: opt.Overwrite = False,
     transform: Annotated[
-        Literal["rigid", "affine"], method_option(help="Kind of map from the mean to each volume.", metavar="KIND")
+        Literal["rigid", "affine"], opt.of_method(help="Kind of map from the mean to each volume.", metavar="KIND")
     ] = "rigid",
-    rounds: Annotated[int, method_option(help="Rounds; each registers the volumes to the mean before.")] = 2,
-    threads: Annotated[int | None, method_option(help="Threads; the result is the same for any number.")] = None,
-    as_json: JsonOption = False,
+    rounds: Annotated[int, opt.of_method(help="Rounds; each registers the volumes to the mean before.")] = 2,
+    threads: Annotated[int | None, opt.of_method(help="Threads; the result is the same for any number.")] = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Bring the volumes of a 4-D image to their mean.
 
@@ -268,3 +255,47 @@ def series(
         print(json.dumps(facts))
     else:
         print(f"wrote {output}: {len(found.series)} volumes, framewise displacement up to {largest:.3g} mm")
+
+
+@atlas.command(epilog=examples("regweave atlas build people.csv -o ATLAS"))
+def build(
+    manifest: Annotated[Path, typer.Argument(help="List with the columns id, image, labels and group.")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the atlases.", metavar="ATLAS")],
+    overwrite: opt.Overwrite = False,
+    label_names: opt.LabelNames = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Check images and labels, and copy them into a folder of atlases.
+
+    Structures are brought to one numbering by their names. The column group,
+    if there is one, names the patient of each image.
+    """
+    found = build_atlas(manifest, output, label_names=label_names, overwrite=overwrite)
+    facts = {"output": str(output), "atlases": len(found.rows), "structures": len(found.names)}
+    text = f"wrote {output}: {facts['atlases']} atlases, {facts['structures']} structures"
+    print(json.dumps(facts) if as_json else f"{text}\nnext: regweave atlas evaluate {output} -o scores")
+
+
+@atlas.command(epilog=examples("regweave atlas evaluate ATLAS -o scores --top 8"))
+@opt.from_fields
+def evaluate(job: EvaluateJob, *, as_json: opt.Json = False, quiet: opt.Quiet = False) -> None:
+    """Segment every atlas with the others; print the Dice by structure.
+
+    Atlases that lower the vote of the others are named. The relation of
+    estimated to measured Dice is kept in ATLAS for later estimates.
+    """
+    with resumable("finished work is kept"), BatchBar(lines=True, shown=not quiet) as bar:
+        found = evaluate_atlas(**vars(replace(job, on_progress=bar)))
+    if as_json:
+        print(json.dumps(found, indent=1, ensure_ascii=False))
+        return
+    rows = [(row["name"], [f"{row['dice']:.3f}", str(row["people"])]) for row in found["structures"]]
+    print(text_table("structure", ["Dice", "people"], rows, longest=30))
+    print(f"mean        {found['dice']:.3f} ({job.fusion} of {job.top}), vote {found['vote']:.3f}")
+    print(f"one atlas   {found['most_alike']:.3f} (most alike), {found['best_single']:.3f} (best, chosen by the truth)")
+    print(f"estimate    rho {found['estimate']['rho']:.2f} with the measured Dice")
+    for name, effect in found["lowering"].items():
+        print(f"lowers      {name}: {effect:+.4f} mean Dice of a vote")
+    for name, text in found["failed"].items():
+        print(f"failed      {name}: {text}")

@@ -95,8 +95,6 @@ def end_by_verdict(verdict: Verdict, *, printed: bool, strict: bool) -> None:
 def short(name: str, longest: int = LONGEST) -> str:
     """Shorten a name for a table; names come from files, so control characters go too.
 
-    Examples
-    --------
     >>> short("glandula parotidea sinistra")
     'glandula paroti…'
     """
@@ -111,8 +109,6 @@ def text_table(
 
     A line is a name and its cells; ``title`` is above the names. A title or name of one word is cut at ``longest``.
 
-    Examples
-    --------
     >>> print(text_table("structure", ["Dice"], [("cord", ["0.9"])]))
     structure  Dice
     cord        0.9
@@ -139,8 +135,6 @@ def text_table(
 def terminal_text(markdown: str) -> str:
     r"""Format our own summaries for a terminal: tables within 80 columns, paragraphs wrapped, marks dropped.
 
-    Examples
-    --------
     >>> print(terminal_text("## Dice\n\n| | mean |\n| --- | ---: |\n| sad | 0.7 |"))
     Dice
     <BLANKLINE>
@@ -151,18 +145,15 @@ def terminal_text(markdown: str) -> str:
     for kind, group in groupby(markdown.splitlines(), key=lambda line: line[:1]):
         lines = list(group)
         if kind == "|":
-            parts.append(_from_markdown(lines))
+            rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
+            header, *body = [row for row in rows if not all(re.fullmatch(r":?-+:?", cell) for cell in row)]
+            below = [(row[0], row[1:]) for row in body]
+            parts.append(text_table(header[0], header[1:], below, longest=LONGEST_IN_TEXT))
         elif kind in {"", "#"}:
             parts += [line.lstrip("# ") for line in lines]
         else:
             parts += [_wrapped(line) for line in lines]
     return "\n".join(parts)
-
-
-def _from_markdown(lines: Sequence[str]) -> str:
-    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
-    header, *body = [row for row in rows if not all(re.fullmatch(r":?-+:?", cell) for cell in row)]
-    return text_table(header[0], header[1:], [(row[0], row[1:]) for row in body], longest=LONGEST_IN_TEXT)
 
 
 def _wrapped(line: str) -> str:

@@ -16,34 +16,12 @@ import numpy as np
 import typer
 from typer.core import TyperGroup
 
-from regweave import notices
+from regweave import io, notices
+from regweave.cli import options as opt
 from regweave.cli.app import command_line, examples
-from regweave.cli.options import (
-    ChainOption,
-    FollowOption,
-    FrameOption,
-    JsonOption,
-    LabelNamesOption,
-    NonFiniteOption,
-    OutputOption,
-    OverwriteOption,
-    TransformOption,
-    input_option,
-    method_option,
-)
 from regweave.contours.carry import carry_set
 from regweave.contours.regions import volume_ml
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import (
-    read_image,
-    read_labels,
-    read_points,
-    read_transform,
-    require_absent,
-    write_image,
-    write_labels,
-    write_points,
-)
 from regweave.io.dicom.dose import read_dose, write_dose
 from regweave.io.dicom.parse import require_same_patient
 from regweave.io.dicom.reg import read_reg, require_frames
@@ -60,28 +38,27 @@ from regweave.spatial.warp import Interpolation, warp_image, warp_labels
 from regweave.types import Geometry, StructureSet, Transform
 
 ReferenceOption = Annotated[
-    Path, input_option("--reference", "-r", help="Image whose grid the result has: the fixed image.")
+    Path, opt.of_input("--reference", "-r", help="Image whose grid the result has: the fixed image.")
 ]
 TodayOption = Annotated[
-    Path, input_option("--reference", "-r", help="DICOM folder of the new series: the fixed image of the transform.")
+    Path, opt.of_input("--reference", "-r", help="DICOM folder of the new series: the fixed image of the transform.")
 ]
 TodaySeriesOption = Annotated[
-    str | None,
-    input_option("--series", help="Series of REFERENCE by its hash, if it holds several.", metavar="HASH"),
+    str | None, opt.of_input("--series", help="Series of REFERENCE by its hash, if it holds several.", metavar="HASH")
 ]
 PlanSeriesOption = Annotated[
     str | None,
-    input_option("--planning-series", help="Series of PLANNING by its hash, if it holds several.", metavar="HASH"),
+    opt.of_input("--planning-series", help="Series of PLANNING by its hash, if it holds several.", metavar="HASH"),
 ]
 OtherGridOption = Annotated[
-    bool, input_option("--other-grid", help="Let REFERENCE be another grid in the space where the transform starts.")
+    bool, opt.of_input("--other-grid", help="Let REFERENCE be another grid in the space where the transform starts.")
 ]
 ToOption = Annotated[
     Space | None,
-    input_option("--to", help="Space of the result; by default by the grids, and fixed where both are the same."),
+    opt.of_input("--to", help="Space of the result; by default by the grids, and fixed where both are the same."),
 ]
 MismatchOption = Annotated[
-    bool, input_option("--allow-id-mismatch", help="Accept objects that state different patients.")
+    bool, opt.of_input("--allow-id-mismatch", help="Accept objects that state different patients.")
 ]
 
 
@@ -111,23 +88,22 @@ app = command_line(help=__doc__, cls=_Kinds)
 def image(
     file: Annotated[Path, typer.Argument(help="Image in moving space, or a 4-D series of them.")],
     *,
-    transform: ChainOption,
+    transform: opt.Chain,
     reference: ReferenceOption,
-    output: OutputOption,
+    output: opt.Output,
     target: ToOption = None,
     other_grid: OtherGridOption = False,
-    overwrite: OverwriteOption = False,
+    overwrite: opt.Overwrite = False,
     fill: Annotated[
-        float | None,
-        method_option(help="Value outside the moving image; by default -1000 for CT, else 0."),
+        float | None, opt.of_method(help="Value outside the moving image; by default -1000 for CT, else 0.")
     ] = None,
     interpolation: Annotated[
-        Interpolation, method_option(help="Between voxels: linear, nearest, label or bspline.", metavar="WORD")
+        Interpolation, opt.of_method(help="Between voxels: linear, nearest, label or bspline.", metavar="WORD")
     ] = "linear",
-    nifti_frame: FrameOption = "auto",
-    nonfinite: NonFiniteOption = "error",
-    follow_links: FollowOption = False,
-    as_json: JsonOption = False,
+    nifti_frame: opt.Frame = "auto",
+    nonfinite: opt.Nonfinite = "error",
+    follow_links: opt.Follow = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Bring a MOVING image onto the FIXED grid; of a 4-D series every volume.
 
@@ -137,7 +113,7 @@ def image(
     brought onto the MOVING grid. A transform of this program states both
     grids, and is refused where it goes the other way.
     """
-    claim = require_absent(output, overwrite=overwrite)
+    claim = io.require_absent(output, overwrite=overwrite)
     moved, path, value = bring(
         file, transform, reference, fill=fill, interpolation=interpolation, nonfinite=nonfinite, to=target,
         other_grid=other_grid, nifti_frame=nifti_frame, follow_links=follow_links,
@@ -146,7 +122,7 @@ def image(
         if isinstance(moved, TimeSeries):
             write_time_series(output, moved)
         else:
-            write_image(output, moved)
+            io.write_image(output, moved)
     _tell(f"{_direction(path, target, 'image')}, outside = {value:g}", as_json, output, fill=value)
 
 
@@ -154,30 +130,30 @@ def image(
 def labels(
     file: Annotated[Path, typer.Argument(help="Label map in moving space.")],
     *,
-    transform: ChainOption,
+    transform: opt.Chain,
     reference: ReferenceOption,
-    output: OutputOption,
+    output: opt.Output,
     target: ToOption = None,
     other_grid: OtherGridOption = False,
-    overwrite: OverwriteOption = False,
-    label_names: LabelNamesOption = None,
-    nifti_frame: FrameOption = "auto",
-    follow_links: FollowOption = False,
-    as_json: JsonOption = False,
+    overwrite: opt.Overwrite = False,
+    label_names: opt.LabelNames = None,
+    nifti_frame: opt.Frame = "auto",
+    follow_links: opt.Follow = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Bring MOVING labels onto the FIXED grid; values and type of the labels are kept.
 
     With inverse.h5, and the moving image as REFERENCE, FIXED labels are
     brought onto the MOVING grid.
     """
-    claim = require_absent(output, overwrite=overwrite)
-    moving = read_labels(file, names_path=label_names, nifti_frame=nifti_frame, follow_links=follow_links)
+    claim = io.require_absent(output, overwrite=overwrite)
+    moving = io.read_labels(file, names_path=label_names, nifti_frame=nifti_frame, follow_links=follow_links)
     path = onto_grid(
         transform, reference, to=target, other_grid=other_grid, nifti_frame=nifti_frame, follow_links=follow_links
     )
     warped = warp_labels(moving, path)
     with claim.writing():
-        write_labels(output, warped)
+        io.write_labels(output, warped)
     gone = sorted(set(moving.values()) - set(warped.values()))
     text = f"{_direction(path, target, 'labels')}, {len(warped.values())} labels"
     known = {str(v): moving.name(v) for v in moving.values()}
@@ -196,18 +172,18 @@ def labels(
 def points(
     file: Annotated[Path, typer.Argument(help="Points (.mrk.json, .fcsv, .csv) in the space named by --from.")],
     *,
-    transform: TransformOption,
-    output: OutputOption,
+    transform: opt.Transform,
+    output: opt.Output,
     reference: Annotated[
         Path | None,
-        input_option("--reference", "-r", help="Grid to sample a transform on that has none (e.g. B-spline)."),
+        opt.of_input("--reference", "-r", help="Grid to sample a transform on that has none (e.g. B-spline)."),
     ] = None,
-    source: Annotated[Space, input_option("--from", help="Space of the points in FILE.")] = "fixed",
-    target: Annotated[Space, input_option("--to", help="Space of the points in OUTPUT.")] = "moving",
-    overwrite: OverwriteOption = False,
-    nifti_frame: FrameOption = "auto",
-    follow_links: FollowOption = False,
-    as_json: JsonOption = False,
+    source: Annotated[Space, opt.of_input("--from", help="Space of the points in FILE.")] = "fixed",
+    target: Annotated[Space, opt.of_input("--to", help="Space of the points in OUTPUT.")] = "moving",
+    overwrite: opt.Overwrite = False,
+    nifti_frame: opt.Frame = "auto",
+    follow_links: opt.Follow = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Bring points from the FIXED image to the MOVING one, or back.
 
@@ -215,15 +191,15 @@ def points(
     takes fixed points to moving points; to go from moving to fixed, give
     --from moving --to fixed and pass inverse.h5 of the same result.
     """
-    claim = require_absent(output, overwrite=overwrite)
+    claim = io.require_absent(output, overwrite=overwrite)
     if source == target:
         raise UsageError("E117", f"points are to go from {source} to {target}", "name two different spaces")
-    where, names = read_points(file)
+    where, names = io.read_points(file)
     moved = warp_points(
         where, transform, source=source, reference=reference, nifti_frame=nifti_frame, follow_links=follow_links
     )
     with claim.writing():
-        write_points(output, moved, names)
+        io.write_points(output, moved, names)
     text = f"{len(names)} points, from {source} to {target} space, LPS mm"
     _tell(text, as_json, output, points=len(names), source=source, target=target)
 
@@ -243,21 +219,21 @@ def _direction(transform: Transform, space: Space | None, what: str) -> str:
 def rtstruct(
     file: Annotated[Path, typer.Argument(help="RT structure set drawn on the planning series.")],
     *,
-    planning: Annotated[Path, input_option(help="DICOM folder of the planning series.")],
-    transform: TransformOption,
+    planning: Annotated[Path, opt.of_input(help="DICOM folder of the planning series.")],
+    transform: opt.Transform,
     reference: TodayOption,
-    output: OutputOption,
-    overwrite: OverwriteOption = False,
+    output: opt.Output,
+    overwrite: opt.Overwrite = False,
     structures: Annotated[
-        str | None, input_option(help="Only these structures, with commas between them.", metavar="NAMES")
+        str | None, opt.of_input(help="Only these structures, with commas between them.", metavar="NAMES")
     ] = None,
-    name_map: Annotated[Path | None, input_option(help='New names: JSON {"old": "new"}, or TSV.')] = None,
+    name_map: Annotated[Path | None, opt.of_input(help='New names: JSON {"old": "new"}, or TSV.')] = None,
     planning_series: PlanSeriesOption = None,
     series: TodaySeriesOption = None,
     target: ToOption = None,
     other_grid: OtherGridOption = False,
     allow_id_mismatch: MismatchOption = False,
-    as_json: JsonOption = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Bring planning contours onto the slices of a new series.
 
@@ -265,7 +241,7 @@ def rtstruct(
     set of the new series. What is left out is listed.
     """
     require_dicom_name(output)
-    claim = require_absent(output, overwrite=overwrite)
+    claim = io.require_absent(output, overwrite=overwrite)
     require_outside(output, planning, reference)
     names = {} if name_map is None else read_name_map(name_map)
     plan, today = read_series(planning, planning_series), read_series(reference, series)
@@ -310,12 +286,12 @@ def _selected(found: StructureSet, names: str | None, subject: str) -> Structure
 def dose(
     file: Annotated[Path, typer.Argument(help="RT dose of the plan.")],
     *,
-    transform: TransformOption,
+    transform: opt.Transform,
     reference: TodayOption,
-    output: OutputOption,
-    overwrite: OverwriteOption = False,
+    output: opt.Output,
+    overwrite: opt.Overwrite = False,
     planning: Annotated[
-        Path | None, input_option(help="DICOM folder of the planning series: the dose must be in its frame.")
+        Path | None, opt.of_input(help="DICOM folder of the planning series: the dose must be in its frame.")
     ] = None,
     planning_series: PlanSeriesOption = None,
     series: TodaySeriesOption = None,
@@ -323,10 +299,10 @@ def dose(
     other_grid: OtherGridOption = False,
     limit: Annotated[
         Path | None,
-        input_option(help="Map error_limit.nii.gz of the registration: write the range of dose at each point too."),
+        opt.of_input(help="Map error_limit.nii.gz of the registration: write the range of dose at each point too."),
     ] = None,
     allow_id_mismatch: MismatchOption = False,
-    as_json: JsonOption = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Bring a planned dose into the space of a new series.
 
@@ -337,12 +313,12 @@ def dose(
     have the least and the largest dose within the limit of the error.
     """
     require_dicom_name(output)
-    claim = require_absent(output, overwrite=overwrite)
+    claim = io.require_absent(output, overwrite=overwrite)
     ends = [] if limit is None else [output.with_name(f"{output.stem}_{end}{output.suffix}") for end in ("low", "high")]
-    claims = [require_absent(path, overwrite=overwrite) for path in ends]
+    claims = [io.require_absent(path, overwrite=overwrite) for path in ends]
     limits = None
     if limit is not None:
-        require_limits(limits := read_image(limit), limit)
+        require_limits(limits := io.read_image(limit), limit)
     require_outside(output, reference, *([] if planning is None else [planning]))
     found, today = read_dose(file), read_series(reference, series)
     if not allow_id_mismatch:
@@ -355,7 +331,7 @@ def dose(
     with _frames_checked(transform, today, found.frame_uid, f"'{file}'"):
         path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid, whole_scan=True)
     grid = _dose_grid(today.image.geometry, found.volume.geometry)
-    warped = warp_image(found.volume, read_transform(path, grid), fill=0.0)
+    warped = warp_image(found.volume, io.read_transform(path, grid), fill=0.0)
     with claim.writing():
         write_dose(output, replace(found, volume=warped), today)
     if limits is not None:

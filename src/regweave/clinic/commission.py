@@ -13,7 +13,7 @@ from regweave.contours.regions import dice_of_areas, outlines
 from regweave.io.dicom.series import DicomSlice, Series, SliceGrid
 from regweave.io.disk.records import Count, Known, Number, RecordPart, Text, this_program
 from regweave.spatial.warp import warp_points
-from regweave.types import Contour, Float32Array, Float64Array, Geometry, Identity, Structure, StructureSet, Volume
+from regweave.types import Contour, Float64Array, Geometry, Identity, Structure, StructureSet, Volume
 
 Map = Callable[[Float64Array], Float64Array]  # Takes points (n, 3) of today to the plan, LPS millimetres
 SPACING_MM = (2.5, 2.5, 3.0)
@@ -62,7 +62,10 @@ def make_scan(
     even = np.linspace(along_mm[0], along_mm[-1], len(along_mm))
     exact = bool(np.allclose(even, along_mm))
     if not exact:
-        data = _between(data, along_mm, even)
+        place = np.interp(even, along_mm, np.arange(len(along_mm)))
+        below = np.clip(np.floor(place).astype(int), 0, len(along_mm) - 2)
+        part = (place - below).astype(np.float32)
+        data = data[..., below] * (1 - part) + data[..., below + 1] * part
     affine = np.diag([*SPACING_MM[:2], float(even[1] - even[0]), 1.0])
     affine[:3, 3] = np.array([x[0], y[0], even[0]]) + shift_mm
     row, column, normal = np.eye(3)
@@ -152,8 +155,11 @@ def _structure(number: int, organ: str, where: Map, series: Series, shift: Float
     """Draw the true outline of an organ on the slices of a scan."""
     centre, radii, _ = ORGANS[organ]
     first = series.slices[0].position_mm - shift
-    x, y = (_near(c, r, a, n, s) for c, r, a, n, s in zip(
-        centre, radii, first, series.grid.size, series.grid.spacing_mm, strict=False))  # fmt: skip
+    grid, axes = series.grid, []
+    for c, r, a, n, step in zip(centre, radii, first, grid.size, grid.spacing_mm, strict=False):
+        at = np.arange(0.0, n - 1, 1 / 3) * step  # samples a third of a pixel apart
+        axes.append(at[np.abs(at + a - c) <= r + REACH_MM])
+    x, y = axes
     contours = []
     for k, one in enumerate(series.slices):
         z = float(one.position_mm[2] - shift[2])
@@ -167,23 +173,9 @@ def _structure(number: int, organ: str, where: Map, series: Series, shift: Float
     return Structure(number, organ, "ORGAN", (200, 40 * number % 256, 60), tuple(contours))
 
 
-def _near(centre: float, radius: float, first: float, size: int, spacing: float) -> Float64Array:
-    """Return samples a third of a pixel apart round an organ, as distances from the first pixel."""
-    at = np.arange(0.0, size - 1, 1 / 3) * spacing
-    return np.asarray(at[np.abs(at + first - centre) <= radius + REACH_MM])
-
-
 def _points(x: Float64Array, y: Float64Array, z: float) -> Float64Array:
     grid = np.stack(np.meshgrid(x, y, indexing="ij"), axis=-1).reshape(-1, 2)
     return np.concatenate([grid, np.full((len(grid), 1), z)], axis=1)
-
-
-def _between(data: Float32Array, at: Float64Array, wanted: Float64Array) -> Float32Array:
-    """Interpolate slices to other positions."""
-    place = np.interp(wanted, at, np.arange(len(at)))
-    below = np.clip(np.floor(place).astype(int), 0, len(at) - 2)
-    t = (place - below).astype(np.float32)
-    return np.asarray(data[..., below] * (1 - t) + data[..., below + 1] * t)
 
 
 KNOT_MM = 45.0  # Distance of the knots of a random displacement

@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import ArrayLike
 
 from regweave import notices
-from regweave.clinic.quality import Pair, both_ways_numbers, flagged, kinds_done, outline_row, whole_pair
+from regweave.clinic import structures as st
 from regweave.clinic.scans import Scan, ScanLike, label_map, prepare, read_scans
-from regweave.clinic.settings import intra_patient_settings
 from regweave.clinic.start import find_start
-from regweave.clinic.structures import carried, choose, find_outline, is_outline, note_of, require_names
-from regweave.contours.labels import draw_labels, label_values
+from regweave.config.presets import preset
+from regweave.config.settings import Member, Settings
+from regweave.contours.regions import draw_labels, label_values
 from regweave.contours.shape import Shape, shape_of
 from regweave.errors import RegweaveError
 from regweave.io import prepare_output, write_labels
@@ -32,7 +33,8 @@ from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.propagation import ClinicSection, NotCarried, PropagatedStructure
 from regweave.measures.verdict import Rules, clinic_rules, read_rules
 from regweave.model.model import Model
-from regweave.progress import ContoursBar, Progress
+from regweave.options import called, described, option
+from regweave.progress import Progress, StagedBar
 from regweave.registration import devices
 from regweave.run.images import FILES, OutputImages
 from regweave.run.job import POINTS
@@ -41,9 +43,59 @@ from regweave.run.register import register
 from regweave.run.result import Result
 from regweave.run.rigid import names_of
 from regweave.spatial.deformation import invert
+from regweave.spatial.pyramid import shrink_geometry
 from regweave.spatial.warp import warp_labels
 from regweave.threads import kernel_threads
-from regweave.types import Field, LabelMap, LeftOut, Structure, StructureSet, Transform
+from regweave.types import Field, Geometry, LabelMap, LeftOut, Structure, StructureSet, Transform
+
+LEVELS_SMOOTHNESS = 0.5
+SMOOTHNESS, BENDING_MM = 0.1, 24.0
+EXACT: dict[str, Any] = {"exact": True, "rate": 0.1, "smoothness_ct": 0.02}
+"""Of two CT without a model; exact forces are larger, so that the same smoothness is a smaller number."""
+SMOOTHNESS_MR = 0.5  # For all but CT; less lets the little that a phantom in MR shows be torn apart
+CONTROL_MM = 8.0
+ONE_STAGE = {"finest_mm": None, "finest_steps": 0, "finest_smoothness": None}
+TISSUE = (
+    Member(name="tissue", metric="sad", stage="refine"),
+    Member(name="soft-tissue", metric="sad", stage="refine", window=(-150.0, 250.0)),
+)
+"""Hounsfield numbers, constant in one patient: they identify an organ of even density better than its texture."""
+STEPS = (24, 80)
+STEP_VOXELS = 60_000_000  # Voxels times steps that the refinement may take
+
+
+def intra_patient_settings(
+    geometry: Geometry, base: Settings | None = None, *, tissue: bool = True, modality: str | None = "ct"
+) -> Settings:
+    """Return the default preset for two scans of one patient, or the settings of a model with its refinement.
+
+    Tissue of one patient deforms more smoothly than two people differ. The refinement penalises bending more than
+    stretching, which would shrink every true deformation, and has control points 8 mm apart. Small structures need many
+    steps; a large scan gets fewer, which bounds its time.
+
+    Without a model the levels penalise the whole displacement, ten times as much as between people. Otherwise the noise
+    of a scanner moves a uniform region, even after a correct start. The refinement compares Hounsfield numbers too,
+    unless ``tissue`` is false: mapped values are not as exact. Of two CT without a model the refinement follows the
+    exact derivative of smooth images; other pairs were not tested with it.
+    """
+    own: dict[str, Any] = {}
+    if base is None:
+        base = preset("default")
+        banks = {**base.banks, "ct": (*base.banks["ct"], *(TISSUE if tissue else ()))}
+        own = {"smoothness": LEVELS_SMOOTHNESS, "pairwise": "elastic", "banks": banks}
+    # One stage at most of the size of an image that is not shrunken: its steps are what a clinic has time for.
+    base = base.model_copy(update={"refine": base.refine.model_copy(update=ONE_STAGE)})
+    voxels = prod(shrink_geometry(geometry, base.refine.factors(geometry)).shape)
+    steps = max(STEPS[0], min(STEPS[1], STEP_VOXELS // voxels))
+    chosen: dict[str, Any] = {
+        "smoothness": SMOOTHNESS_MR, "smoothness_ct": SMOOTHNESS, "bending_mm": BENDING_MM, "spacing_mm": CONTROL_MM,
+        "steps": steps,
+    }  # fmt: skip
+    if own and tissue and modality == "ct":
+        chosen |= EXACT
+    refine = base.refine.model_copy(update=chosen)
+    return base.model_copy(update={"name": f"{base.name} for one patient", "refine": refine, **own})
+
 
 RTSTRUCT, REG = "rtstruct.dcm", "registration.dcm"
 GUIDED = "guided by its contour on today's scan: that it agrees with this contour proves nothing"
@@ -67,7 +119,78 @@ STAGES = {
 }
 """Stages of a propagation, their names for users and their shares of the time."""
 OnStage = Callable[[str, str, float], None]  # Takes the stage, its words, and the share of the work that is done
-Points = str | Path | ArrayLike | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContoursJob:
+    """Request of a propagation."""
+
+    plan: ScanLike = field(kw_only=False, metadata=described(
+        "Planning scan and its structure set: a folder, a .txt list of files, or a .csv list of patients. In Python "
+        "also a list of files or a `Series`, but no list of patients; nothing is ever written there.", typed=Path,
+    ))  # fmt: skip
+    today: ScanLike = field(kw_only=False, metadata=described(
+        "Today's scan: a folder or a .txt list of files. In Python also a list of files or a `Series`.",
+        typed=Path | None, absent=None,
+    ))  # fmt: skip
+    rtstruct: str | Path | StructureSet | None = option(
+        None, "Structure set, if not the one in the folder of the plan.", panel="Input", typed=Path | None
+    )
+    structures: str | Sequence[str] | None = option(
+        None, "Names to carry, with commas; by default all but those made from a dose.", panel="Input",
+        typed=str | None, metavar="NAMES",
+    )  # fmt: skip
+    series: Sequence[str] | None = option(
+        None, "Image series by its hash, where a folder holds several; two are of the plan and of today.",
+        panel="Input", typed=list[str] | None, metavar="HASH",
+    )  # fmt: skip
+    model: str | Path | Model | None = option(
+        None, "Weights per structure: a file, or a shipped model's name.", panel="Method", typed=Path | None,
+        complete="model",
+    )  # fmt: skip
+    init: str | Path | Transform | ArrayLike = option(
+        "rigid", "Start: rigid, affine, moments, none, a REG object, or a transform from today to the plan. In Python "
+        "also a matrix. One that makes things worse is refused.", panel="Method", typed=str,
+    )  # fmt: skip
+    name_map: str | Path | Mapping[str, str] | None = option(
+        None, "New names of structures in files, and for a model: lines OLD,NEW or JSON.", panel="Input",
+        typed=Path | None,
+    )  # fmt: skip
+    guide: str | Path | StructureSet | None = option(
+        None, "Structure set drawn on today's scan, whose structures guide where the plan has the same names.",
+        panel="Input", typed=Path | None, metavar="FILE",
+    )  # fmt: skip
+    fixed_points: str | Path | ArrayLike | None = option(
+        None, "Landmarks on today's scan. A file, or LPS millimetres of shape (P, 3).", panel="Input",
+        typed=Path | None,
+    )  # fmt: skip
+    moving_points: str | Path | ArrayLike | None = option(
+        None, "The same landmarks on the planning scan.", panel="Input", typed=Path | None
+    )
+    guide_points: float | None = option(
+        None, "Let the landmarks guide, with their accuracy in mm.", panel="Input", metavar="MM"
+    )
+    rigid: str | Sequence[str] | None = option(
+        None, "Structures that stay rigid, with commas, or bones; FIXATION always does.", panel="Method",
+        typed=str | None, metavar="NAMES",
+    )  # fmt: skip
+    carry_external: bool = option(False, "Carry the patient's outline, never contour it in today's CT.", panel="Method")
+    both_ways: bool = option(
+        False, "Register the other way too and measure how well both agree; twice the time.", panel="Method"
+    )
+    check: bool = option(False, "Repeat the registration, and map the likely error; four more runs.", panel="Method")
+    rules: str | Path | Rules | None = option(
+        None, "Rules for pass, look and fail, TOML; see `regweave rules --clinic`.", panel="Method",
+        typed=Path | None, metavar="FILE",
+    )  # fmt: skip
+    show_ids: bool = option(False, "Name patient and folders in record and page; by default hashes only.")
+    allow_id_mismatch: bool = option(False, "Take scans that state different patients.", panel="Input")
+    threads: int | None = option(None, "Threads; the result is the same for any number.", panel="Machine")
+    device: str | None = option(None, "What computes: cpu (default), cuda, cuda:N, or auto.", panel="Machine")
+    progress: bool = option(True, "Show a bar on a terminal and in a notebook.", typed=None)
+    on_stage: OnStage | None = option(
+        None, "Function that gets stage, words and share of the work, in place of the bar.", typed=None
+    )
 
 
 @dataclass(frozen=True)
@@ -99,75 +222,9 @@ class Propagation:
         return self.result.clinic
 
 
-def propagate_contours(
-    plan: ScanLike,
-    today: ScanLike,
-    *,
-    rtstruct: str | Path | StructureSet | None = None,
-    structures: Sequence[str] | None = None,
-    series: Sequence[str] | None = None,
-    model: str | Path | Model | None = None,
-    init: str | Path | Transform | ArrayLike = "rigid",
-    name_map: str | Path | Mapping[str, str] | None = None,
-    guide: str | Path | StructureSet | None = None,
-    landmarks: tuple[Points, Points] | None = None,
-    guide_points: float | None = None,
-    rigid: str | Sequence[str] = (),
-    carry_external: bool = False,
-    both_ways: bool = False,
-    check: bool = False,
-    rules: str | Path | Rules | None = None,
-    show_ids: bool = False,
-    allow_id_mismatch: bool = False,
-    threads: int | None = None,
-    device: str | None = None,
-    progress: bool = True,
-    on_stage: OnStage | None = None,
-) -> Propagation:
+@called(ContoursJob)
+def propagate_contours(job: ContoursJob) -> Propagation:
     """Bring the contours of a planning scan onto today's scan.
-
-    Parameters
-    ----------
-    plan, today : folder, list of files or Series
-        The two scans; nothing is ever written there.
-    rtstruct : path or StructureSet, optional
-        Structures of the plan; by default the one structure set in the folder of the plan.
-    structures : sequence of str, optional
-        Names to carry; by default all but those made from a dose.
-    series : sequence of str, optional
-        Hashes of the image series, where a folder holds several.
-    model : path, name or Model, optional
-        Weights per structure.
-    init : "rigid", "affine", "moments", "none", path, Transform or matrix
-        Start; a DICOM registration, or a transform from today to the plan, is refused where it makes things worse.
-    name_map : path or mapping, optional
-        New names of structures in files, and for a model.
-    guide : path or StructureSet, optional
-        Structures drawn on today's scan. Those with the name of a structure of the plan guide the registration.
-    landmarks : two paths or arrays, optional
-        Points today and in the plan: files, or arrays of LPS millimetres.
-    guide_points : float, optional
-        Let the landmarks guide, with their accuracy in mm.
-    rigid : names, optional
-        Structures that stay rigid, or ``bones``; those that the plan calls FIXATION always do.
-    carry_external : bool
-        Carry the patient's outline, never contour it in today's CT.
-    both_ways : bool
-        Register the other way too, and measure how well the two agree: twice the time.
-    check : bool
-        Repeat the registration and run it the other way, and map the likely error: four more runs.
-    rules : path or Rules, optional
-        Limits of the verdict and of the flags; by default the shipped ones, each with its source.
-    show_ids : bool
-        Name patient and folders in record and page; by default hashes only.
-    allow_id_mismatch : bool
-        Take scans that state different patients.
-    threads, device : optional
-        As in `regweave.register`.
-    progress : bool
-        Show a bar on a terminal and in a notebook.
-    on_stage : callable, optional
-        Called with stage, words and share of the work, in place of the bar.
 
     Returns
     -------
@@ -180,60 +237,70 @@ def propagate_contours(
         E160 other frames, E161 several series, E162 different patients, E165 nothing drawn, E167 a start that makes
         things worse, E192 more than two series named, E128 nothing that can guide, and the errors of reading.
     """
-    chosen_series = series_by_place(tuple(series or ()), plan)
-    judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules or clinic_rules()
-    points = None if landmarks is None and guide_points is None else LandmarkPairs.read(*(landmarks or (None, None)))
-    names = read_name_map(name_map) if isinstance(name_map, str | Path) else name_map or {}
-    with ContoursBar(shown=progress and on_stage is None) as bar, kernel_threads(allowed_threads(threads)):
-        stages = _Stages(on_stage or bar)
-        devices.get(device)  # a device that is missing is refused before anything is read
-        model = Model.load(model) if isinstance(model, str | Path) else model
+    judged_by = read_rules(job.rules) if isinstance(job.rules, str | Path) else job.rules or clinic_rules()
+    marks = {name: v for name in (*POINTS, "guide_points") if (v := getattr(job, name)) is not None}
+    points = LandmarkPairs.read(job.fixed_points, job.moving_points) if marks else None
+    names = read_name_map(job.name_map) if isinstance(job.name_map, str | Path) else job.name_map or {}
+    bar = StagedBar(shown=job.progress and job.on_stage is None)
+    with bar, kernel_threads(allowed_threads(job.threads)):
+        stages = _Stages(job.on_stage or bar.stage)
+        devices.get(job.device)  # a device that is missing is refused before anything is read
+        model = Model.load(job.model) if isinstance(job.model, str | Path) else job.model
         with notices.collected() as caught:
             stages.begin("series")
-            read = read_scans(plan, today, rtstruct, series=chosen_series, allow_id_mismatch=allow_id_mismatch)
-            planned = read[2]
-            tissue, outlines, left_out = choose(planned, structures)
-            require_names((*tissue, *outlines), names)
+            plan, today, planned = read_scans(
+                job.plan, job.today, job.rtstruct, series=series_by_place(tuple(job.series or ()), job.plan),
+                allow_id_mismatch=job.allow_id_mismatch,
+            )  # fmt: skip
+            tissue, outlines, left_out = st.choose(planned, job.structures)
+            st.require_names((*tissue, *outlines), names)
 
             stages.begin("start")
-            then, now = prepare(*read[:2], lambda words, share: stages.inside(words, 0.45 * share))
-            start = find_start(init, now, then)
-            found = {one.number: find_outline(one, now, then, only_carry=carry_external) for one in outlines}
+            then, now = prepare(plan, today, lambda words, share: stages.inside(words, 0.45 * share))
+            start = find_start(job.init, now, then)
+            found = {one.number: st.find_outline(one, now, then, only_carry=job.carry_external) for one in outlines}
             skins = {number: skin for number, (skin, _) in found.items() if skin is not None}
-            notes = {one.number: note_of(one) for one in tissue} | {number: note for number, (_, note) in found.items()}
+            notes = {one.number: st.note_of(one) for one in tissue} | {
+                number: note for number, (_, note) in found.items()
+            }
             stages.inside("structures of the plan", 0.85)
             to_carry = {one.number for one in (*tissue, *outlines)} - set(skins)
             shapes = [shape_of(one, then.series) for one in planned.structures if one.number in to_carry]
             values = label_values(planned.structures)
-            labels = label_map([s for s in shapes if not is_outline(s.structure)], then.image.geometry, values, names)
+            labels = label_map(
+                [s for s in shapes if not st.is_outline(s.structure)], then.image.geometry, values, names
+            )
 
-            stages.begin("register", parts=2 if both_ways else 1)
-            options: dict[str, Any] = {"model": model, "threads": threads, "device": device, "on_progress": stages.step}
-            ours = _ours(guide_points, landmarks, _stiff(rigid, tissue, labels, values, names))
-            ours |= options | {"check": check} | _guides(guide, now, names, allow_id_mismatch=allow_id_mismatch)
+            stages.begin("register", parts=2 if job.both_ways else 1)
+            options = {"model": model, "threads": job.threads, "device": job.device, "on_progress": stages.step}
+            ours = options | {"check": job.check} | ({} if job.guide_points is None else marks)
+            ours |= {"rigid": _stiff(job.rigid, tissue, labels, values, names)} | _guides(job, now, names)
             result = _registered(now, then, start.transform, labels if labels.data.any() else None, ours)
-            agreement = _other_way(now, then, start.transform, result, stages, options) if both_ways else None
+            agreement = _other_way(now, then, start.transform, result, stages, options) if job.both_ways else None
 
             stages.begin("contours")
-            pair = Pair(then, now, result.transform, result.inverse)
-            whole = whole_pair(pair, start, result, agreement)
-            drawn, rows, gone = _on_today(shapes, pair, notes | _guided(result, values, notes), stages)
+            pair = st.Pair(then, now, result.transform, result.inverse)
+            whole = st.whole_pair(pair, start, result, agreement)
+            drawn, rows, gone = _on_today(
+                shapes, pair, notes, {n for n, v in values.items() if v in result.guided}, stages
+            )
             for one in outlines:
                 if one.number in skins:
                     drawn.append(skins[one.number])
-                    rows.append(outline_row(one, drawn[-1], pair, notes[one.number]))
+                    rows.append(st.outline_row(one, drawn[-1], pair, notes[one.number]))
             left_out += [_absent(row) for row in gone if is_absent(row)]
             lost = [_lost(row) for row in gone if not is_absent(row)]
             on_today = draw_labels(drawn, now.series, values, names)
         who = now.series.identity
         ids = {
             "patient_id": who.patient_id, "patient_name": who.patient_name, "birth_date": who.birth_date,
-            "plan": str(plan), "today": str(today),
-        } if show_ids else None  # fmt: skip
+            "plan": str(job.plan), "today": str(job.today),
+        } if job.show_ids else None  # fmt: skip
         section = ClinicSection(
             patient_sha=who.patient_hash, plan_sha=then.series.identity.series_hash, today_sha=who.series_hash,
-            settings_sha=_settings_sha(result), whole=whole, tests=kinds_done(both_ways=both_ways), ids=ids,
-            structures=tuple(flagged(r.model_copy(update={"label": values[r.number]}), judged_by, whole) for r in rows),
+            settings_sha=_settings_sha(result), whole=whole, tests=st.kinds_done(both_ways=job.both_ways), ids=ids,
+            structures=tuple(st.flagged(r.model_copy(update={"label": values[r.number]}), judged_by, whole)
+                             for r in rows),
             lost=tuple(NotCarried(name=one.name, reason=one.reason) for one in lost),
             left_out=tuple(NotCarried(name=one.name, reason=one.reason) for one in left_out),
         )  # fmt: skip
@@ -255,41 +322,27 @@ def propagate_contours(
         return Propagation(then.series, now.series, planned, new_set, result, on_today, names)
 
 
-def _ours(
-    guide_points: float | None, landmarks: tuple[Points, Points] | None, rigid: list[str] | None
-) -> dict[str, Any]:
-    """Return the options of the registration that carries the contours, and not of that the other way."""
-    points = {} if guide_points is None else dict(zip(POINTS, landmarks or (), strict=True))
-    return {"guide_points": guide_points, "rigid": rigid, **points}
-
-
 def _stiff(
-    asked: str | Sequence[str], tissue: Sequence[Structure], labels: LabelMap, values: Mapping[int, int],
+    asked: str | Sequence[str] | None, tissue: Sequence[Structure], labels: LabelMap, values: Mapping[int, int],
     names: Mapping[str, str],
 ) -> list[str] | None:  # fmt: skip
     """Return names of structures that stay rigid: those asked for, and fixation devices that the copy shows."""
     shown = set(labels.values())
     devices = [one.name for one in tissue if one.kind == "FIXATION" and values[one.number] in shown]
-    found = [*(() if asked == () else names_of(asked)), *devices]
+    found = [*(() if asked is None or asked == () else names_of(asked)), *devices]
     return [names.get(name, name) for name in found] or None
 
 
-def _guides(
-    guide: str | Path | StructureSet | None, today: Scan, names: Mapping[str, str], *, allow_id_mismatch: bool
-) -> dict[str, Any]:
+def _guides(job: ContoursJob, today: Scan, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the labels of a structure set of today's scan, and that they guide; nothing without one."""
+    guide = job.guide
     if guide is None:
         return {}
     if not isinstance(guide, StructureSet):
-        guide = read_rtstruct(guide, today.series, allow_id_mismatch=allow_id_mismatch)
-    shapes = [shape_of(one, today.series) for one in guide.structures if not is_outline(one)]
+        guide = read_rtstruct(guide, today.series, allow_id_mismatch=job.allow_id_mismatch)
+    shapes = [shape_of(one, today.series) for one in guide.structures if not st.is_outline(one)]
     labels = label_map(shapes, today.image.geometry, label_values(guide.structures), names)
     return {"fixed_labels": labels, "guide": True}
-
-
-def _guided(result: Result, values: Mapping[int, int], notes: Mapping[int, str]) -> dict[int, str]:
-    """Return the notes of the structures whose labels guided, with a remark."""
-    return {n: "; ".join(filter(None, (note, GUIDED))) for n, note in notes.items() if values.get(n) in result.guided}
 
 
 def _registered(today: Scan, plan: Scan, start: Transform, labels: LabelMap | None, options: dict[str, Any]) -> Result:
@@ -312,7 +365,7 @@ def _other_way(
     turned = invert(start, plan.image.geometry).transform
     with notices.unheard():  # no contour comes from the second registration
         back = _one_way(plan, today, turned, today.mapped is None, options).transform
-    return both_ways_numbers(result.transform, back, today)
+    return st.both_ways_numbers(result.transform, back, today)
 
 
 def _one_way(fixed: Scan, moving: Scan, start: Transform, in_hu: bool, options: dict[str, Any]) -> Result:
@@ -325,13 +378,14 @@ def _one_way(fixed: Scan, moving: Scan, start: Transform, in_hu: bool, options: 
 
 
 def _on_today(
-    shapes: Sequence[Shape], pair: Pair, notes: Mapping[int, str], stages: _Stages
+    shapes: Sequence[Shape], pair: st.Pair, notes: Mapping[int, str], guided: Collection[int], stages: _Stages
 ) -> tuple[list[Structure], list[PropagatedStructure], list[PropagatedStructure]]:
     """Carry all shapes; return the structures with their rows, and the rows of those with nothing on today's slices."""
     drawn, rows, gone = [], [], []
     for n, shape in enumerate(shapes):
+        number = shape.structure.number
         stages.inside(shape.structure.name, n / len(shapes))
-        one, row = carried(shape, pair, notes[shape.structure.number])
+        one, row = st.carried(shape, pair, "; ".join(filter(None, (notes[number], GUIDED if number in guided else ""))))
         if one.contours or len(one.points):
             drawn.append(one)
             rows.append(row)
@@ -361,7 +415,7 @@ def _settings_sha(result: Result) -> str:
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
-def _of_series(result: Result, pair: Pair, labels: LabelMap) -> OutputImages:
+def _of_series(result: Result, pair: st.Pair, labels: LabelMap) -> OutputImages:
     """Return the images with today's labels, and with both series stated in the transforms."""
     assert isinstance(result.images, OutputImages)
     assert result.transform.ends is not None
@@ -407,23 +461,17 @@ class _Stages:
             self.inside(words, (self.part + progress.fraction) / self.parts)
 
 
-def write_contours(
-    plan: ScanLike, today: ScanLike, output: str | Path, *, overwrite: bool = False, on_stage: OnStage | None = None,
-    **options: Any,
-) -> Propagation:  # fmt: skip
-    """Propagate contours and write all files into a new folder, which appears when it is complete.
-
-    ``options`` are those of `propagate_contours`.
-    """
+def write_contours(job: ContoursJob, output: str | Path, *, overwrite: bool = False) -> Propagation:
+    """Propagate contours and write all files into a new folder, which appears when it is complete."""
     where = Path(output).absolute()
-    for folder in (folder for source in (plan, today) for folder in _folders(source)):
+    for folder in (folder for source in (job.plan, job.today) for folder in _folders(source)):
         if where == folder or folder in where.parents:
             message = f"the output '{output}' lies in the folder of an input"
             raise RegweaveError("E168", message, "choose another -o: folders of inputs are never written to")
     with prepare_output(output, overwrite=overwrite) as folder:
-        done = propagate_contours(plan, today, on_stage=on_stage, **options)
-        if on_stage is not None:
-            on_stage("files", "files and page", 0.88)
+        done = propagate_contours(**vars(job))
+        if job.on_stage is not None:
+            job.on_stage("files", "files and page", 0.88)
         return _write_files(folder, done)
 
 

@@ -69,25 +69,23 @@ def _on_slice(
         return []
     fine = samples_per_pixel((u[-1] - u[0], v[-1] - v[0]), spacing)
     apart = KNOTS_OF_WIDE if fine == 1 else 1
-    knots = tuple(_thin(axis, apart) for axis in (u, v))
-    places = _plane(one.position_mm, knots, grid.row, grid.column)
+    knots = tuple(
+        at if apart == 1 or len(at) < 2 * apart else np.unique(np.append(at[::apart], at[-1])) for at in (u, v)
+    )
+    places = one.position_mm + knots[1][:, None, None] * grid.column + knots[0][None, :, None] * grid.row
     index = shape.index(warp_points(places.reshape(-1, 3), transform)).reshape(3, len(knots[1]), len(knots[0]))
     if (index.max(axis=(1, 2)) < -1).any() or (index.min(axis=(1, 2)) > shape.distance.shape).any():
         return []
-    wanted = _refined(u, fine, spacing[0]), _refined(v, fine, spacing[1])
+    wanted = tuple(
+        np.linspace(at[0], at[-1], max(2, round((at[-1] - at[0]) / step * fine) + 1))
+        for at, step in zip((u, v), spacing, strict=True)
+    )
     distance = _sampled(shape, index, knots, wanted)
     if distance.min() >= 0:
         return []
     rings = outlines(distance, wanted[0], wanted[1])
     where = [one.position_mm + np.outer(ring[:, 0], grid.row) + np.outer(ring[:, 1], grid.column) for ring in rings]
     return [Contour(points, image=k) for points in where]
-
-
-def _plane(
-    origin: Float64Array, knots: tuple[Float64Array, ...], row: Float64Array, column: Float64Array
-) -> Float64Array:
-    """Points (V, U, 3) of a slice at distances from its first pixel."""
-    return np.asarray(origin + knots[1][:, None, None] * column + knots[0][None, :, None] * row)
 
 
 def _sampled(
@@ -115,14 +113,6 @@ def _window(low: float, high: float, spacing: float, size: int) -> Float64Array:
     if len(pixels) and last == size - 1:
         pixels = np.append(pixels, size - 0.5)
     return np.asarray(pixels * spacing)
-
-
-def _thin(at: Float64Array, apart: int) -> Float64Array:
-    return at if apart == 1 or len(at) < 2 * apart else np.unique(np.append(at[::apart], at[-1]))
-
-
-def _refined(at: Float64Array, fine: int, spacing: float) -> Float64Array:
-    return np.asarray(np.linspace(at[0], at[-1], max(2, round((at[-1] - at[0]) / spacing * fine) + 1)))
 
 
 def _box(shape: Shape, transform: Transform, today: Series) -> tuple[Float64Array, Float64Array]:

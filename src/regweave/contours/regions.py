@@ -11,7 +11,8 @@ from contourpy import FillType, contour_generator
 from numpy.typing import NDArray
 
 from regweave.io.dicom.series import Series
-from regweave.types import Float64Array, Structure
+from regweave.spatial.warp import inverse_of
+from regweave.types import Contour, Float64Array, Geometry, LabelMap, Structure
 
 SLIT_MM = 0.02  # Half the width of a channel that joins a hole to the outside and encloses nothing
 SPECK_MM2 = 1e-4
@@ -33,16 +34,11 @@ def region_of(rings: Sequence[Float64Array]) -> Any:
         pairs = zip(found[::2], found[1::2], strict=False)
         found = [a.symmetric_difference(b) for a, b in pairs] + found[len(found) & ~1 :]
     region = shapely.Polygon() if not found else found[0] if len(polygons) == 1 else _areas(found[0])
-    return region if region.is_empty else _without_slits(region)
-
-
-def _without_slits(region: Any) -> Any:
-    """Close channels of no width; return a region without channels unchanged."""
-    closed = _areas(region.buffer(SLIT_MM, join_style="mitre").buffer(-SLIT_MM, join_style="mitre"))
-    before, after = rings_of(region), rings_of(closed)
-    if len(before) == len(after) and closed.length > 0.9 * region.length:
+    if region.is_empty:
         return region
-    return closed
+    closed = _areas(region.buffer(SLIT_MM, join_style="mitre").buffer(-SLIT_MM, join_style="mitre"))
+    whole = len(rings_of(region)) == len(rings_of(closed)) and closed.length > 0.9 * region.length
+    return region if whole else closed  # a region without channels is not changed
 
 
 def _areas(geometry: Any) -> Any:
@@ -181,3 +177,81 @@ def _shares_mm(series: Series) -> Float64Array:
     along = np.array([one.along_mm for one in series.slices])
     gaps = np.diff(along)
     return np.asarray((np.append(gaps, gaps[-1]) + np.insert(gaps, 0, gaps[0])) / 2)
+
+
+MOST = 65535  # Largest label that is written
+
+
+def label_values(structures: Sequence[Structure]) -> dict[int, int]:
+    """Return the label of each structure by its number: the number where all can be labels, else counted from 1."""
+    numbers = [one.number for one in structures]
+    fits = all(0 < number <= MOST for number in numbers)
+    return {number: number if fits else k for k, number in enumerate(numbers, start=1)}
+
+
+def draw_labels(
+    structures: Sequence[Structure], series: Series, values: Mapping[int, int], names: Mapping[str, str] | None = None
+) -> LabelMap:
+    """Draw structures as labels ``values`` by number; the smaller one wins where two overlap.
+
+    A voxel belongs to a structure if its centre is inside an odd number of its contours. Between uneven slices the
+    nearest slice decides. ``names`` are other names of structures.
+    """
+    geometry = series.image.geometry
+    index = np.zeros((geometry.shape[2], 3))
+    index[:, 2] = np.arange(geometry.shape[2])
+    along, true = geometry.points(index) @ series.grid.normal, np.array([one.along_mm for one in series.slices])
+    slices = np.abs(along[:, None] - true[None]).argmin(axis=1)
+    data = np.zeros(geometry.shape, dtype=np.min_scalar_type(max(values.values(), default=1)))
+    for rings, value in sorted(((_rings(s, geometry), values[s.number]) for s in structures), key=_area, reverse=True):
+        for k, s in enumerate(slices.tolist()):
+            if s in rings:  # only the box round the rings is filled
+                points = np.concatenate(rings[s])
+                low = np.clip(np.floor(points.min(axis=0)).astype(int), 0, data.shape[:2])
+                high = np.clip(np.ceil(points.max(axis=0)).astype(int) + 1, 0, data.shape[:2])
+                if (high > low).all():
+                    size = int(high[1] - low[1]), int(high[0] - low[0])
+                    inside = even_odd(size, [ring - low for ring in rings[s]])
+                    data[low[0] : high[0], low[1] : high[1], k][inside.T] = value
+    called = names or {}
+    return LabelMap(data, geometry, {values[one.number]: called.get(one.name, one.name) for one in structures})
+
+
+Rings = dict[int, list[Float64Array]]
+
+
+def _rings(structure: Structure, geometry: Geometry) -> Rings:
+    """Contours in voxels (n, 2) by slice."""
+    back = inverse_of(geometry.affine)
+    found: Rings = defaultdict(list)
+    for contour in structure.contours:
+        if contour.image is not None and contour.kind == "CLOSED_PLANAR":
+            found[contour.image].append((contour.points_mm @ back[:3, :3].T + back[:3, 3])[:, :2])
+    return found
+
+
+def _area(drawn: tuple[Rings, int]) -> float:
+    """Sum of the areas of all rings, by the shoelace formula: enough to order structures by size."""
+    every = (ring for found in drawn[0].values() for ring in found)
+    return sum(abs(float(np.sum(r[:, 0] * np.roll(r[:, 1], -1) - np.roll(r[:, 0], -1) * r[:, 1]))) / 2 for r in every)
+
+
+def contour_labels(labels: LabelMap, series: Series) -> tuple[Structure, ...]:
+    """Return outlines of labels on the slices of the series on whose grid they lie, half way between voxels."""
+    grid, back = series.grid, inverse_of(labels.geometry.affine)
+    x, y, z = labels.geometry.shape
+    u, v = (np.arange(-1.0, n + 1) * np.float64(spacing) for n, spacing in zip((x, y), grid.spacing_mm, strict=True))
+    found = []
+    for number, value in enumerate(labels.values(), start=1):
+        mask = np.pad((labels.data == value).astype(np.float64), ((1, 1), (1, 1), (0, 0)))
+        contours = []
+        for k, one in enumerate(series.slices):
+            place = float(np.clip((back[:3, :3] @ one.position_mm + back[:3, 3])[2], 0, z - 1))
+            below = min(int(place), max(z - 2, 0))
+            share = mask[:, :, below] + (place - below) * (mask[:, :, min(below + 1, z - 1)] - mask[:, :, below])
+            contours += [
+                Contour(one.position_mm + np.outer(ring[:, 0], grid.row) + np.outer(ring[:, 1], grid.column), image=k)
+                for ring in (outlines(0.5 - share.T, u, v) if share.any() else [])
+            ]
+        found.append(Structure(number, labels.name(value), "ORGAN", contours=tuple(contours)))
+    return tuple(found)

@@ -91,7 +91,9 @@ def shape_of(structure: Structure, series: Series) -> Shape:
     step = np.asarray(grid.spacing_mm) / samples_per_pixel((x, y), grid.spacing_mm)
     origin = low - MARGIN_MM
     u, v = (np.ceil((high + MARGIN_MM - origin) / step).astype(int) + 1).tolist()
-    along, filled = _planes(rings, series)
+    positions = np.array([one.along_mm for one in series.slices])
+    first, last = max(min(rings) - 1, 0), min(max(rings) + 1, len(positions) - 1)
+    along, filled = positions[first : last + 1], {k - first: k for k in rings}
     distance = np.full((len(along), v, u), np.nan, dtype=np.float32)
 
     def fill(one: tuple[int, int]) -> None:
@@ -99,7 +101,9 @@ def shape_of(structure: Structure, series: Series) -> Shape:
         distance[place] = signed_distance((v, u), [(ring - origin) / step for ring in rings[k]], step)
 
     side_by_side(fill, filled.items())
-    _close(distance, list(filled))
+    for k in set(range(len(along))) - filled.keys():  # empty planes get that of neighbours: a shape ends half way
+        near = [distance[n] for n in (k - 1, k + 1) if n in filled]
+        distance[k] = np.abs(np.min(near, axis=0)) if near else FAR_MM
     steps = (float(step[0]), float(step[1]))
     stored = np.rint(np.clip(distance, -FAR_MM, FAR_MM) / np.float32(STEP_MM)).astype(np.int16)
     return Shape(structure, grid, (float(origin[0]), float(origin[1])), steps, along, stored)
@@ -113,22 +117,6 @@ def samples_per_pixel(extent_mm: tuple[float, float], spacing_mm: tuple[float, f
     room = np.sqrt(MOST_SAMPLES / np.prod(pixels + 2 * MARGIN_MM / np.asarray(spacing_mm)))
     wanted = np.ceil(LEAST_SAMPLES / max(float(pixels.min()), 1.0))
     return int(np.clip(min(wanted, room), FINE, MOST_FINE))
-
-
-def _planes(rings: dict[int, list[Float64Array]], series: Series) -> tuple[Float64Array, dict[int, int]]:
-    """Positions of the planes, and which slice each drawn one is; beyond the series nothing is known, so it ends."""
-    along = np.array([one.along_mm for one in series.slices])
-    first, last = max(min(rings) - 1, 0), min(max(rings) + 1, len(along) - 1)
-    return along[first : last + 1], {k - first: k for k in rings}
-
-
-def _close(distance: Float32Array, filled: Sequence[int]) -> None:
-    """Give empty planes the absolute distance of their neighbours, so that a shape ends half way."""
-    drawn = set(filled)
-    for k in range(len(distance)):
-        if k not in drawn:
-            near = [distance[n] for n in (k - 1, k + 1) if n in drawn]
-            distance[k] = np.abs(np.min(near, axis=0)) if near else FAR_MM
 
 
 def signed_distance(size: tuple[int, int], rings: Sequence[Float64Array], step_mm: Float64Array) -> Float32Array:

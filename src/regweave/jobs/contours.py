@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from regweave import notices
-from regweave.clinic.propagate import write_contours
+from regweave.clinic.propagate import ContoursJob, write_contours
 from regweave.errors import RegweaveError
 from regweave.io import owned_path
 from regweave.io.dicom.parse import files_in
@@ -92,10 +92,11 @@ def contours_row(task: Mapping[str, Any]) -> dict[str, Any]:
     forget_peak()
     folder = Path(task["folder"])
     with notices.muted():  # they are in the result
-        done = write_contours(
-            task["plan"], task["today"], folder, overwrite=True, rtstruct=task.get("rtstruct"), threads=1,
-            progress=False, **task["options"],
+        job = ContoursJob(
+            plan=task["plan"], today=task["today"], rtstruct=task.get("rtstruct"), threads=1, progress=False,
+            **task["options"],
         )  # fmt: skip
+        done = write_contours(job, folder, overwrite=True)
         with owned_path(folder / THUMBNAIL) as part:
             part.write_bytes(done.result.thumbnail())
     return row_of(done.result, folder)

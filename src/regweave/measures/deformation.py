@@ -48,15 +48,12 @@ def regularity(jacobian: Float32Array, mask: ArrayLike | None = None) -> dict[st
     there = inside if inside.size else np.full(1, np.nan, dtype=np.float32)
     low, high = (float(np.mean(far)) if inside.size else np.nan for far in (there < 1 / EXTREME, there > EXTREME))
     numbers = {
-        "folding_fraction": float(np.mean(inside <= 0)) if inside.size else math.nan,
-        "extreme_fraction": low + high,
-        "low_fraction": low,
-        "high_fraction": high,
+        "folding_fraction": float(np.mean(inside <= 0)) if inside.size else math.nan, "extreme_fraction": low + high,
+        "low_fraction": low, "high_fraction": high,
         "sdlogj": log_deviation(inside, SMALLEST, LARGEST, 0.0) if inside.size else math.nan,
         "sdlogj_l2r": log_deviation(inner, SMALLEST, LARGEST, 3.0) if inner.size else math.nan,
-        "min_jacobian": float(there.min()),
-        "max_jacobian": float(there.max()),
-    }
+        "min_jacobian": float(there.min()), "max_jacobian": float(there.max()),
+    }  # fmt: skip
     first, last = (float(p) for p in np.percentile(there, (1, 99)))
     return {**numbers, "jacobian_p1": first, "jacobian_p99": last}
 

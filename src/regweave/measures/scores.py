@@ -17,8 +17,8 @@ from pydantic import ConfigDict, RootModel
 from scipy import ndimage
 
 from regweave.io.disk.records import Measured, Text, Whole, plain
-from regweave.measures.overlap import SurfaceDistances, dice, surface_distances
-from regweave.types import Float64Array, LabelMap
+from regweave.measures.overlap import dice, surface_distances
+from regweave.types import LabelMap
 
 State = Literal["scored", "vanished", "no reference", "not in moving"]
 STATES: Mapping[str, str] = {
@@ -128,7 +128,14 @@ class PairScore(RootModel[tuple[StructureScore, ...]]):
                     pairs = zip(boxes["fixed"][s.label], boxes[name][s.label], strict=True)
                     box = tuple(slice(min(a.start, b.start), max(a.stop, b.stop)) for a, b in pairs)
                     one, two = (of.data[box] == s.label for of in (labels, fixed))
-                    s = replace(s, **_surface_numbers(surface_distances(one, two, spacing_mm), name, spacing_mm))
+                    apart, when = surface_distances(one, two, spacing_mm), f"_{name}" if name else ""
+                    numbers: dict[str, Any] = {
+                        f"hd95{when}_mm": apart.hd95_mm,
+                        f"assd{when}_mm": apart.mean_mm,
+                        f"surface_dice_2mm{when}": apart.dice(TOLERANCE_MM),
+                        f"surface_dice_voxel{when}": apart.dice(float(spacing_mm.max())),
+                    }
+                    s = replace(s, **numbers)
             return s
 
         spacing_mm = fixed.geometry.spacing_mm
@@ -161,17 +168,6 @@ def score_labels(
         volumes_ml = dict(zip(("volume_fixed_ml", "volume_before_ml", "volume_after_ml"), sizes, strict=True))
         rows.append(StructureScore(label, names.get(label, str(label)), state, **overlaps, **volumes_ml))
     return PairScore(tuple(rows))
-
-
-def _surface_numbers(apart: SurfaceDistances, when: str, spacing_mm: Float64Array) -> dict[str, Any]:
-    """Return distances and surface Dice by the names of their fields, after the deformation or after the start."""
-    of = f"_{when}" if when else ""
-    return {
-        f"hd95{of}_mm": apart.hd95_mm,
-        f"assd{of}_mm": apart.mean_mm,
-        f"surface_dice_2mm{of}": apart.dice(TOLERANCE_MM),
-        f"surface_dice_voxel{of}": apart.dice(float(spacing_mm.max())),
-    }
 
 
 def _boxes(labels: LabelMap) -> dict[int, tuple[slice, ...]]:

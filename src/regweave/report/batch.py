@@ -117,16 +117,9 @@ def draw(batch: Batch, name: str = INDEX, title: str = "Batch") -> Path:
 
 
 def list_page(
-    lines: Sequence[Line],
-    *,
-    title: str,
-    back: tuple[str, str] | None,
-    tally: str,
-    rules: str,
-    columns: Sequence[tuple[str, str]],
-    limits: Mapping[str, str] = MappingProxyType({}),
-    methods: Sequence[str] = (),
-) -> str:
+    lines: Sequence[Line], *, title: str, back: tuple[str, str] | None, tally: str, rules: str,
+    columns: Sequence[tuple[str, str]], limits: Mapping[str, str] = MappingProxyType({}), methods: Sequence[str] = (),
+) -> str:  # fmt: skip
     """Return a list of registrations as HTML; a column is a title and the format of its numbers."""
     alone = len(methods) < 2  # several methods are compared on a separate page
     strips, apart = spread_of([one.id for one in lines], columns if alone else (), [one.values for one in lines])
@@ -181,8 +174,6 @@ def spread_of(
     A column is a title and the format of its numbers; ``values`` has a number for each column of each registration,
     NaN for none. An outlier is its place in the list, the measure, and its value and the median as text.
 
-    Examples
-    --------
     >>> dice = [0.8, 0.81, 0.82, 0.83, 0.2]
     >>> strips, apart = spread_of("abcde", [("Dice after", ".2f")], [[d] for d in dice])
     >>> strips[0].far, apart[0]["value"]

@@ -1,6 +1,6 @@
 """SVG charts: pure functions from plain numbers to markup.
 
-Colours are variables of `STYLE`, so that charts follow the light or dark scheme of a page; `as_file` writes them out.
+Colours are variables of `STYLE`, so that charts follow the light or dark scheme of a page.
 Numbers that are not finite are left out.
 """
 
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup, escape
 
-NAMESPACE = "http://www.w3.org/2000/svg"
 FONT = "system-ui, sans-serif"
 FONT_SIZE = 12
 WIDTH, HALF = 880.0, 560.0  # pixels of a chart, and of one that shares its row
@@ -102,8 +101,6 @@ def scale(values: Iterable[float], start: float, end: float, *, whole: bool = Fa
 
     ``start`` and ``end`` are pixels. Ticks are whole numbers if ``whole``, and powers of ten if ``log``.
 
-    Examples
-    --------
     >>> s = scale([0.62, 0.91], 100, 0)
     >>> s.ticks, round(s(0.8))
     ((0.6, 0.7, 0.8, 0.9, 1.0), 50)
@@ -152,8 +149,6 @@ def number(value: float) -> str:
 def tag(name: str, content: str = "", **attributes: object) -> str:
     """Write one element; underscores in names of attributes become hyphens.
 
-    Examples
-    --------
     >>> tag("line", x1=0.5, stroke_width=2)
     '<line x1="0.5" stroke-width="2"/>'
     """
@@ -174,19 +169,6 @@ def colour(name: str | int) -> str:
     """Return a colour by its name, or the colour of a series by its number; there are eight of these."""
     key = name if isinstance(name, str) else f"series-{name % N_SERIES + 1}"
     return f"var(--chart-{key},{LIGHT[key]})"
-
-
-def as_file(chart: Markup) -> str:
-    """Return a chart as an SVG file, which needs no style sheet.
-
-    Examples
-    --------
-    >>> "var(" in as_file(box_plot({"a": {"x": [1.0, 2.0]}}, title="t", x_label="y"))
-    False
-    """
-    paper = tag("rect", width="100%", height="100%", fill=LIGHT["paper"])
-    text = re.sub(r"var\(--chart-[\w-]+,(#\w+)\)", r"\1", str(chart))
-    return text.replace("<svg", f'<svg xmlns="{NAMESPACE}"', 1).replace("</title>", f"</title>{paper}", 1)
 
 
 class Plot:
@@ -250,20 +232,13 @@ class Plot:
 
 
 def line_chart(
-    series: Mapping[str, Sequence[tuple[float, float]]],
-    *,
-    title: str,
-    x_label: str,
-    y_label: str,
-    log_y: bool = False,
-    width: float = WIDTH,
-) -> Markup:
+    series: Mapping[str, Sequence[tuple[float, float]]], *, title: str, x_label: str, y_label: str,
+    log_y: bool = False, width: float = WIDTH,
+) -> Markup:  # fmt: skip
     """Draw the (x, y) points of each series joined by a line; colour and dash differ between series.
 
     With ``log_y`` the vertical scale has powers of ten, and values that are not above zero are left out.
 
-    Examples
-    --------
     >>> line_chart({"a": [(0, 1.0), (1, 0.5)]}, title="Loss", x_label="step", y_label="loss").count("<polyline")
     1
     """
@@ -360,8 +335,6 @@ def box_plot(groups: Mapping[str, Mapping[str, Sequence[float]]], *, title: str,
 
     The mean is a square and the median a bar, as in the paper's Fig. 1.
 
-    Examples
-    --------
     >>> box_plot({"liver": {"sad": [0.8, 0.9]}}, title="Dice", x_label="Dice").count('class="median"')
     1
     """
@@ -520,8 +493,6 @@ class Strip:
 def strip_plot(strips: Sequence[Strip], *, title: str) -> Markup:
     """Draw a line of dots for each measure; outliers are large, red, and the farthest have their names.
 
-    Examples
-    --------
     >>> strip = Strip("Dice", ".2f", [("a", 0.8), ("b", 0.2)], 0.8, frozenset({"b"}))
     >>> strip_plot([strip], title="Group").count('class="far"')
     1

@@ -1,17 +1,16 @@
 """Pages of a demo; the first one has the summary and links to the others."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from regweave.io import owned_path
 from regweave.io.disk.files import is_file
-from regweave.io.disk.records import DEMO, DEMO_EVALUATION, DEMO_MODEL, INDEX, PAGES, REPORT, RESULT
+from regweave.io.disk.records import DEMO, DEMO_EVALUATION, DEMO_MODEL, INDEX, PAGES, REPORT, RESULT, read_record
 from regweave.report import evaluation, registration, training
-from regweave.report.card import contoured, sheet
 from regweave.report.charts import STYLE
 from regweave.report.page import asset, render
+from regweave.report.pictures import contoured, sheet
 from regweave.run.result import load
 from regweave.study.demo import EXAMPLE_VOXEL_MM, EXAMPLES, MARGIN, DemoSummary, example_sentence
 
@@ -26,7 +25,7 @@ def write_page(folder: str | Path, *, all_pages: bool = False) -> Path:
     examples = [
         path for path in (where / EXAMPLES / kind.replace(" ", "-") for kind in EXAMPLE_VOXEL_MM) if path.is_dir()
     ]
-    summary = DemoSummary.read(where) if is_file(where / DEMO) or not examples else None
+    summary = read_record(DemoSummary, where / DEMO) if is_file(where / DEMO) or not examples else None
     if all_pages and summary is not None:
         for name in summary.shown:
             registration.write_page(where / DEMO_EVALUATION / PAGES / name)
@@ -35,12 +34,6 @@ def write_page(folder: str | Path, *, all_pages: bool = False) -> Path:
     if all_pages:
         for place in examples:
             registration.write_page(place)
-    with owned_path(where / INDEX) as part:
-        part.write_text(_page_text(summary, where, examples), encoding="utf-8")
-    return where / INDEX
-
-
-def _page_text(summary: DemoSummary | None, folder: Path, examples: Sequence[Path]) -> str:
     seen = [(place, load(place)) for place in examples]
     context: dict[str, Any] = {
         "summary": summary,
@@ -54,9 +47,10 @@ def _page_text(summary: DemoSummary | None, folder: Path, examples: Sequence[Pat
             for place, result in seen
         ],
     }
-    if summary is not None:
-        context |= _of_learning(summary, folder)
-    return render("demo.j2", context, style=STYLE + asset("demo.css"))
+    context |= {} if summary is None else _of_learning(summary, where)
+    with owned_path(where / INDEX) as part:
+        part.write_text(render("demo.j2", context, style=STYLE + asset("demo.css")), encoding="utf-8")
+    return where / INDEX
 
 
 def _of_learning(summary: DemoSummary, folder: Path) -> dict[str, Any]:
@@ -76,14 +70,8 @@ def _of_learning(summary: DemoSummary, folder: Path) -> dict[str, Any]:
         "training": address(training.page_path(Path(DEMO_MODEL)).name),
         "pages": {name: address(place) for name, place in pages.items()},
         "pictures": {
-            name: seen for name in summary.shown if (seen := _picture(folder / DEMO_EVALUATION / PAGES / name))
+            name: sheet(contoured(load(place), 220))
+            for name in summary.shown
+            if is_file((place := folder / DEMO_EVALUATION / PAGES / name) / RESULT)
         },
     }
-
-
-def _picture(folder: Path) -> str:
-    """Return the planes of a registration before and after as an address that holds them; nothing without its files."""
-    if not is_file(folder / RESULT):
-        return ""
-    result = load(folder)
-    return sheet(contoured(result, 220))

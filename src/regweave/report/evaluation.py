@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup
@@ -16,7 +15,7 @@ from regweave.measures.verdict import Rules, rule_words, tally
 from regweave.report import batch
 from regweave.report.charts import STYLE, box_plot, interval_plot
 from regweave.report.page import asset, render
-from regweave.study.comparison import MEASURES, WITHHELD, Difference, Evaluation, PairResult, mean
+from regweave.study.evaluate import MEASURES, WITHHELD, Difference, Evaluation, mean
 
 N_WORST = 10
 RESERVED = ("mean", WITHHELD)  # groups of the charts beside the structures
@@ -63,6 +62,7 @@ def _page(found: Evaluation, links: Links, back: tuple[str, str] | None) -> str:
     ordered = sorted(methods, key=lambda method: math.inf if math.isnan(means[method]) else -means[method])
     against = {row.method: row for row in found.comparison if row.label is None}
     failed = {method: sum(row.error is not None for row in rows) for method, rows in found.by_method.items()}
+    apart = found.withheld
     context = {
         "back": back,
         "record": found,
@@ -88,36 +88,27 @@ def _page(found: Evaluation, links: Links, back: tuple[str, str] | None) -> str:
             }
             for method, rows in found.by_method.items()
         },
-        "worst": [(row, row.score.counted, _mean_dice(found, row, "dice_before"), _mean_dice(found, row))
+        "worst": [(row, row.score.counted, row.dice(None, "dice_before", apart), row.dice(withheld=apart))
                   for row in found.worst(N_WORST)],
         "titles": titles,
     }  # fmt: skip
     return render("evaluation.j2", context, style=STYLE + asset("evaluation.css"))
 
 
-def _mean_dice(found: Evaluation, row: PairResult, when: Any = "dice_after") -> float:
-    return row.dice(None, when, found.withheld)
-
-
 def _list(found: Evaluation, links: Links) -> str:
     lines = []
     for row in found.results:
-        before, after = _mean_dice(found, row, "dice_before"), _mean_dice(found, row)
+        before, after = row.dice(None, "dice_before", found.withheld), row.dice(withheld=found.withheld)
         hd95, folding, seconds = (mean(row.values(name)) for name in ("hd95_mm", "folding_fraction", "seconds"))
         values = [before, after, after - before, hd95, 100 * folding, seconds]
         marks = list(dict.fromkeys([row.verdict.word, *(reason.rule for reason in row.verdict.reasons)]))
         link = links.get((row.id, row.method), "")
         lines.append(batch.Line(row.id, row.verdict.word, row.verdict.text, marks, values, row.method, link))
     return batch.list_page(
-        lines,
-        title="Registrations",
-        back=(REPORT, "Evaluation"),
-        tally=tally(row.verdict for row in found.results),
-        rules=found.rules.name,
-        limits={rule_words(rule): found.rules.words(rule) for rule in found.rules.limits},
-        methods=list(found.by_method),
-        columns=[*batch.DICE, ("HD95 mm", ".2f"), *batch.OTHERS],
-    )
+        lines, title="Registrations", back=(REPORT, "Evaluation"), tally=tally(row.verdict for row in found.results),
+        rules=found.rules.name, limits={rule_words(rule): found.rules.words(rule) for rule in found.rules.limits},
+        methods=list(found.by_method), columns=[*batch.DICE, ("HD95 mm", ".2f"), *batch.OTHERS],
+    )  # fmt: skip
 
 
 def _titles(found: Evaluation) -> dict[str, str]:

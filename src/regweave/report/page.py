@@ -21,19 +21,15 @@ UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn"}
 """Unicode categories of characters that are not seen but change what is seen: controls, direction marks."""
 
 
-def asset(name: str) -> str:
-    """Text of one of the files in ``assets``."""
-    return _file("assets", name)
+def asset(name: str, folder: str = "assets") -> str:
+    """Text of one of the files in ``assets``, or in another folder."""
+    return resources.files("regweave.report").joinpath(folder, name).read_text(encoding="utf-8")
 
 
 def render(
-    template: str | Template,
-    context: Mapping[str, Any],
-    *,
-    style: str = "",
-    scripts: Sequence[str] = (),
+    template: str | Template, context: Mapping[str, Any], *, style: str = "", scripts: Sequence[str] = (),
     data: Mapping[str, Any] | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """Fill a template that extends ``base.j2`` and return the complete page.
 
     The page may run only the scripts and styles given here (its security policy has their hashes) and may load
@@ -46,7 +42,11 @@ def render(
     """
     css = asset("page.css") + style
     code = [asset("page.js"), *scripts]
-    frame = {"css": Markup(css), "scripts": list(map(Markup, code)), "policy": Markup(_policy(css, code))}
+    policy = (
+        f"default-src 'none'; script-src {' '.join(map(_hash, code))}; style-src {_hash(css)}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    frame = {"css": Markup(css), "scripts": list(map(Markup, code)), "policy": Markup(policy)}
     return environment().get_template(template).render(context, **frame, data=data or {})
 
 
@@ -54,13 +54,9 @@ def render(
 def environment() -> Environment:
     """Return the templates: every value is escaped, a name that has none is an error."""
     env = Environment(
-        loader=FunctionLoader(lambda name: _file("templates", name)),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=visible,
-    )
+        loader=FunctionLoader(lambda name: asset(name, "templates")), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, finalize=visible,
+    )  # fmt: skip
     shown = (cell, interval, ml, number, pretty, rule_words, signed, unchecked_words, visible)
     env.filters |= {function.__name__: function for function in shown}
     env.globals |= {"version": __version__}
@@ -71,8 +67,6 @@ def environment() -> Environment:
 def visible(value: object) -> object:
     r"""Replace characters of a text that are not seen by a box; all that a template prints goes through here.
 
-    Examples
-    --------
     >>> visible("a\u202eb") == "a\ufffdb"
     True
     """
@@ -84,8 +78,6 @@ def visible(value: object) -> object:
 def cell(value: object) -> object:
     """Content of a table cell: numbers short, a missing value as a dash, other content unchanged.
 
-    Examples
-    --------
     >>> cell(0.123456), cell(None), cell("x")
     ('0.123', '–', 'x')
     """
@@ -95,8 +87,6 @@ def cell(value: object) -> object:
 def number(value: float | None, form: str = ".3f") -> str:
     """Return a number as text, a dash for none.
 
-    Examples
-    --------
     >>> number(0.5, ".1%"), number(-2.0, ".0f"), number(float("nan"))
     ('50.0%', '−2', '–')
     """
@@ -109,8 +99,6 @@ def number(value: float | None, form: str = ".3f") -> str:
 def ml(value: float | None) -> str:
     """Return a volume with three digits that mean something.
 
-    Examples
-    --------
     >>> ml(0.456), ml(12.34), ml(1234.5)
     ('0.46', '12.3', '1234')
     """
@@ -131,18 +119,6 @@ def interval(ends: Sequence[float | None]) -> str:
 def pretty(value: object, indent: int = 1) -> str:
     """Return JSON for a reader."""
     return json.dumps(value, indent=indent, ensure_ascii=False)
-
-
-def _file(folder: str, name: str) -> str:
-    return resources.files("regweave.report").joinpath(folder, name).read_text(encoding="utf-8")
-
-
-def _policy(css: str, scripts: Sequence[str]) -> str:
-    allowed = " ".join(_hash(script) for script in scripts)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src {_hash(css)}; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _hash(text: str) -> str:

@@ -11,21 +11,20 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from regweave.clinic.quality import flagged
+from regweave.clinic.structures import flagged
 from regweave.errors import UsageError
 from regweave.io import owned_path
 from regweave.io.disk.records import PAGE_RECORD, REPORT, RESULT, RESULTS, write_record
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.propagation import ClinicSection
-from regweave.measures.scores import STATES, StructureScore
+from regweave.measures.scores import STATES
 from regweave.measures.verdict import DOUBTFUL, Rules, in_words
 from regweave.registration.guides import COARSE, FINE
 from regweave.report.charts import HALF, STYLE, line_chart
-from regweave.report.contours import STRUCTURE_SET
 from regweave.report.page import asset, render
 from regweave.report.pictures import closeups, pictures
 from regweave.report.signoff import reviewed_hashes, signoff_names
-from regweave.report.viewer import BUDGETS, Viewer, by_label
+from regweave.report.viewer import BUDGETS, STRUCTURE_SET, Viewer, by_label
 from regweave.run.record import Provenance, model_words
 from regweave.run.result import Result, load
 from regweave.spatial.deformation import determinant
@@ -52,9 +51,15 @@ def write_page(
     E198.
     """
     folder = Path(folder)
-    saved = load(folder)
-    result = _judged_again(saved, rules, landmarks)
-    draw(result, folder, detail, judged=result is not saved)
+    result, again = load(folder), rules is not None or landmarks is not None
+    if rules is not None:
+        result = result.model_copy(update={"rules": rules})
+    if landmarks is not None:
+        result = result.with_landmarks(landmarks)
+    if again and (clinic := result.clinic) is not None:
+        rows = tuple(flagged(row, result.rules, clinic.whole) for row in clinic.structures)
+        result = result.model_copy(update={"clinic": clinic.model_copy(update={"structures": rows})})
+    draw(result, folder, detail, judged=again)
     return folder / REPORT
 
 
@@ -77,18 +82,6 @@ def draw(result: Result, folder: Path, detail: str = "normal", *, judged: bool =
     with owned_path(folder / REPORT) as part:
         part.write_text(page, encoding="utf-8", newline="\n")
     return result
-
-
-def _judged_again(result: Result, rules: Rules | None, landmarks: LandmarkPairs | None) -> Result:
-    if rules is not None:
-        result = result.model_copy(update={"rules": rules})
-    if landmarks is not None:
-        result = result.with_landmarks(landmarks)
-    clinic = result.clinic
-    if clinic is None or (rules is None and landmarks is None):
-        return result
-    rows = tuple(flagged(row, result.rules, clinic.whole) for row in clinic.structures)
-    return result.model_copy(update={"clinic": clinic.model_copy(update={"structures": rows})})
 
 
 def registration_page(result: Result, folder: Path, detail: str = "normal") -> str:
@@ -163,7 +156,6 @@ def record_context(record: Result, drawn: Sequence[Mapping[str, Any]]) -> dict[s
     warnings = sorted(dict.fromkeys(record.warnings), key=lambda text: not text.startswith(GRAVE))
     return {
         "record": record,
-        "subtitle": subtitle(run),
         "modality": run.modality.words(),
         "seconds": {name: f"{value:.2f}" for name, value in record.seconds.items()},
         "total_seconds": f"{sum(record.seconds.values()):.1f}",
@@ -174,16 +166,16 @@ def record_context(record: Result, drawn: Sequence[Mapping[str, Any]]) -> dict[s
         "guided_means": record.guided_score.means() if record.guided else {},
         "structures": sorted(
             ((item, measured.get(item["label"])) for item in drawn),
-            key=lambda row: (row[0]["label"] in record.guided, _worst_first(row)),
+            key=lambda row: (  # the worst first; those that are not scored come last
+                row[0]["label"] in record.guided,
+                not (row[1] and row[1].counted),
+                row[1].dice_after if row[1] and row[1].counted else 0.0,
+            ),
         ),
         "states": STATES,
         # A review grades every structure of a new set, else those that the viewer draws, else the whole.
         "graded": carried or drawn or [WHOLE],
         "clinic_rows": sorted(carried, key=lambda row: FLAGS.index(row["row"].flag)),
-        "closeups": {},
-        "contours": "",
-        "moved": {},
-        "movement": (math.nan, math.nan),
         "stages": stages,
         # Members whose weight differs between structures.
         "particular": [m for m, row in zip(table.members, table.matrix, strict=True) if max(row) - min(row) > 1e-9],
@@ -191,13 +183,6 @@ def record_context(record: Result, drawn: Sequence[Mapping[str, Any]]) -> dict[s
         "gaps": gaps,
         "charts": _charts(record),
     }
-
-
-def _worst_first(row: tuple[Mapping[str, Any], StructureScore | None]) -> tuple[bool, float]:
-    """Order structures by their Dice after registration; those that are not scored come last."""
-    _, score = row
-    counted = score is not None and score.counted
-    return not counted, score.dice_after if score is not None and counted else 0.0
 
 
 def _rows(section: ClinicSection | None, drawn: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -133,21 +133,17 @@ class Reviewable:
         sign-off.
         """
         load(folder)
-        return cls(folder, reviewed_hashes(folder), _listed_by_page(folder / REPORT))
-
-
-def _listed_by_page(page: Path) -> tuple[str, ...]:
-    with open_file(page) as stream:
-        try:
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                start = content.find(DATA)
-                end = content.find(b"</script>", start)
-                text = content[start + len(DATA) : end].decode() if start >= 0 else ""
-            names = parse_json(text)["structures"]
-        except (ValueError, TypeError, KeyError) as error:
-            why = f"the page '{page}' exports no sign-off that can be compared"
-            raise RegweaveError("E145", why, "make the page again with `regweave report`") from error
-    return tuple(map(str, names))
+        with open_file(folder / REPORT) as stream:
+            try:
+                with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                    start = content.find(DATA)
+                    end = content.find(b"</script>", start)
+                    text = content[start + len(DATA) : end].decode() if start >= 0 else ""
+                names = parse_json(text)["structures"]
+            except (ValueError, TypeError, KeyError) as error:
+                why = f"the page '{folder / REPORT}' exports no sign-off that can be compared"
+                raise RegweaveError("E145", why, "make the page again with `regweave report`") from error
+        return cls(folder, reviewed_hashes(folder), tuple(map(str, names)))
 
 
 def require_match(signed: SignOff, results: Sequence[Reviewable], path: str | Path) -> Reviewable:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,15 +37,22 @@ def page_text(name: str, model: Model, effort: Mapping[str, StageCount], back: t
     """Return the page of a model as HTML; ``effort`` has by stage the registrations, inferences and seconds."""
     record, w = model.training, model.weights
     members = () if record.refinement is None else record.refinement.members
+    tuned = {"levels": record.smoothness, "refine": record.smoothness and record.smoothness.refine}
     context = {
         "back": back,
         "name": name,
         "model": model,
         "record": record,
         "recorded": record.model_fields_set,
-        "class_name": partial(class_name, model),
+        "class_name": model.class_name,
         "patients": {patient for group in record.groups for patient in patients_of(group)},
-        "charts": of_model(model),
+        "charts": {  # by section; a list may be empty
+            "weights": weights(model),
+            "gates": [gates(model)],
+            "curves": curves(model),
+            "surrogate": surrogate(record.surrogate_and_dice) if record.surrogate_and_dice else [],
+            "smoothness": [chart for name, of in tuned.items() if of is not None and (chart := _tuning(name, of))],
+        },
         "columns": list(zip(w.classes, w.matrix.T.tolist(), strict=True)),
         "gates": [(c, record.gates.get(str(c), GateRecord())) for c in w.classes] if record.gates else [],
         "members": [(line, {p.factor: p.mean_dice for p in line.curve}) for line in members],
@@ -60,11 +66,7 @@ def page_text(name: str, model: Model, effort: Mapping[str, StageCount], back: t
 def _stages(record: TrainingRecord, effort: Mapping[str, StageCount]) -> dict[str, StageCount]:
     counts: Mapping[str, StageCount] = record.stages or effort
     costs = {
-        name: StageCount(
-            registrations=of.registrations,
-            inferences=of.inferences,
-            seconds=effort[name].seconds if name in effort else None,
-        )
+        name: of.model_copy(update={"seconds": effort[name].seconds if name in effort else None})
         for name, of in counts.items()
     }
     seconds = [of.seconds for of in effort.values()]
@@ -75,28 +77,11 @@ def _stages(record: TrainingRecord, effort: Mapping[str, StageCount]) -> dict[st
 Series = Mapping[str, Sequence[tuple[float, float]]]
 
 
-def class_name(model: Model, value: int) -> str:
-    """Return the name of a class, or its number."""
-    return model.class_names.get(value, "background" if value == 0 else str(value))
-
-
-def of_model(model: Model) -> dict[str, list[Markup]]:
-    """Draw all charts of a model, by the section of the page they belong to; a list may be empty."""
-    record = model.training
-    tuned = {"levels": record.smoothness, "refine": record.smoothness and record.smoothness.refine}
-    return {
-        "weights": weights(model),
-        "gates": [gates(model)],
-        "curves": curves(model),
-        "surrogate": surrogate(record.surrogate_and_dice) if record.surrogate_and_dice else [],
-        "smoothness": [chart for name, of in tuned.items() if of is not None and (chart := _tuning(name, of))],
-    }
-
-
 def weights(model: Model) -> list[Markup]:
     """Draw the weights that are used, and those that were learned before the gates, with the spread of the folds."""
     record, w = model.training, model.weights
-    spread = _spread(model)
+    found = [m for m in (_matrix(f, w.matrix.shape) for f in record.learned_by_fold) if m is not None]
+    spread = np.std(found, axis=0, ddof=1) if len(found) > 1 else np.full(w.matrix.shape, np.nan)
     used = [_number(record.share) * record.strength(c) if record.uses_column(c) else 0.0 for c in w.classes]
     charts = [bar_chart(_bars(model, w.matrix, spread * used), title="Weights of the model by class", x_label="weight")]
     learned = _matrix(record.learned, w.matrix.shape)
@@ -104,13 +89,6 @@ def weights(model: Model) -> list[Markup]:
         title = "Learned on all pairs, before share and gates"
         charts.append(bar_chart(_bars(model, learned, spread), title=title, x_label="weight"))
     return charts
-
-
-def _spread(model: Model) -> Float64Array:
-    """Return the standard deviation of each learned weight over the folds, (M, C); NaN where there are no two."""
-    shape = model.weights.matrix.shape
-    found = [m for m in (_matrix(f, shape) for f in model.training.learned_by_fold) if m is not None]
-    return np.std(found, axis=0, ddof=1) if len(found) > 1 else np.full(shape, np.nan)
 
 
 def _matrix(rows: Sequence[Sequence[float | None]], shape: tuple[int, ...]) -> Float64Array | None:
@@ -121,16 +99,13 @@ def _matrix(rows: Sequence[Sequence[float | None]], shape: tuple[int, ...]) -> F
 
 def _bars(model: Model, matrix: Float64Array, spread: Float64Array) -> dict[str, dict[str, tuple[float, float]]]:
     w = model.weights
-    names = _distinct([class_name(model, c) for c in w.classes], w.classes)
-    return {
-        name: {m: (float(matrix[i, k]), float(spread[i, k])) for i, m in enumerate(w.members)}
+    names = [model.class_name(c) for c in w.classes]
+    return {  # names that come twice have the label value too
+        name if names.count(name) == 1 else f"{name} ({w.classes[k]})": {
+            m: (float(matrix[i, k]), float(spread[i, k])) for i, m in enumerate(w.members)
+        }
         for k, name in enumerate(names)
     }
-
-
-def _distinct(names: Sequence[str], values: Sequence[int]) -> list[str]:
-    """Add the label value to names that come twice."""
-    return [name if names.count(name) == 1 else f"{name} ({value})" for name, value in zip(names, values, strict=True)]
 
 
 def gates(model: Model) -> Markup:
@@ -139,14 +114,19 @@ def gates(model: Model) -> Markup:
     for c in model.weights.classes:
         gate = model.training.gates.get(str(c))
         gain, error = (math.nan, math.nan) if gate is None else (_number(gate.gain), _number(gate.standard_error))
-        name = f"{class_name(model, c)}: {'learned' if model.training.uses_column(c) else 'uniform'}"
+        name = f"{model.class_name(c)}: {'learned' if model.training.uses_column(c) else 'uniform'}"
         rows.append((name, gain, gain - error, gain + error))
     return interval_plot(rows, title="Gain on left-out pairs ± one standard error", x_label="Dice, learned − uniform")
 
 
 def curves(model: Model) -> list[Markup]:
     """Draw objective, gap and losses of each fit."""
-    fits = {_fit_name(model, name): points for name, points in model.training.history.items() if points}
+    words = {"joint": "all classes", "all": "one column"}
+    fits = {
+        model.class_name(int(key)) if key.isdecimal() else words.get(key, key): points
+        for key, points in model.training.history.items()
+        if points
+    }
     if not fits:
         return []
     # With more than one fit, the distance of the bounds is in the chart of the gap alone.
@@ -184,12 +164,6 @@ def _tuning(name: str, tuned: Tuning) -> Markup:
     chart = _half({"training pairs": points}, title, "log₁₀ smoothness", "mean Dice")
     note = Markup('<p class="warn">The best value is the last one that was tried: the curve has not turned.</p>')
     return chart + note if tuned.smoothness in (curve[0][0], curve[-1][0]) else chart
-
-
-def _fit_name(model: Model, key: str) -> str:
-    """Name a fit: a class by its name, others by the method's word."""
-    words = {"joint": "all classes", "all": "one column"}
-    return class_name(model, int(key)) if key.isdecimal() else words.get(key, key)
 
 
 def _lines(fits: Mapping[str, Sequence[FitPoint]], **names: str) -> Series:

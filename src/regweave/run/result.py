@@ -176,7 +176,7 @@ class Result(RecordPart):
         return f"Registration · {self.provenance.headline()}"
 
     def _repr_html_(self) -> str:
-        from regweave.report.card import card  # noqa: PLC0415 (pages stand above results)
+        from regweave.report.pictures import card  # noqa: PLC0415 (pages stand above results)
 
         return card(self._title(), self.fixed, self.images.before, self.warped, self.summary())
 
@@ -322,13 +322,13 @@ class Result(RecordPart):
 
     def plot(self) -> Any:
         """Draw the middle planes before and after as a matplotlib figure: fixed cyan, moving orange, agreement grey."""
-        from regweave.report.card import figure  # noqa: PLC0415 (pages stand above results)
+        from regweave.report.pictures import figure  # noqa: PLC0415 (pages stand above results)
 
         return figure(self._title(), self.fixed, self.images.before, self.warped, self.summary())
 
     def thumbnail(self) -> bytes:
         """Small PNG of the axial plane: fixed blue, warped orange, agreement grey."""
-        from regweave.report.card import thumbnail  # noqa: PLC0415 (pages stand above results)
+        from regweave.report.pictures import thumbnail  # noqa: PLC0415 (pages stand above results)
 
         return thumbnail(self.fixed, self.warped, (self.images.fixed_labels, self.warped_labels))
 
@@ -344,7 +344,7 @@ class Result(RecordPart):
 
     def show(self) -> None:
         """Show the page below the cell of a notebook, or in the browser."""
-        from regweave.report.card import show  # noqa: PLC0415 (pages stand above results)
+        from regweave.report.pictures import show  # noqa: PLC0415 (pages stand above results)
 
         show(self.report(Path(tempfile.mkdtemp(prefix="regweave-")) / outputs.FILES["report"]))
 

@@ -99,20 +99,15 @@ def flat_images_are_finite(metric: Any) -> None:
 
 
 CHECKS: tuple[Callable[[Any], None], ...] = (
-    volume_equals_cost,
-    minimum_at_the_planted_shift,
-    equal_images_cost_nothing,
-    same_bits_for_any_thread_count,
+    volume_equals_cost, minimum_at_the_planted_shift, equal_images_cost_nothing, same_bits_for_any_thread_count,
     flat_images_are_finite,
-)
+)  # fmt: skip
 """Each takes a metric and raises AssertionError with what is wrong."""
 
 
 def check_metric(name: str) -> dict[str, str | None]:
     """Run every check on a metric; return what is wrong by name of the check, None where it passes.
 
-    Examples
-    --------
     >>> check_metric("sad")["minimum_at_the_planted_shift"] is None
     True
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -15,20 +15,9 @@ from pydantic import Field, model_validator
 from regweave import notices
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
-from regweave.io import owned_path, write_image, write_labels
+from regweave.io import owned_path
+from regweave.io.disk import records
 from regweave.io.disk.files import is_file, is_folder
-from regweave.io.disk.records import (
-    DEMO,
-    DEMO_EVALUATION,
-    DEMO_MODEL,
-    Count,
-    Known,
-    Number,
-    RecordPart,
-    SafeName,
-    Text,
-    read_record,
-)
 from regweave.jobs.folds import split_groups
 from regweave.jobs.table import FILES, PairFiles, read_pairs, write_pairs
 from regweave.measures.scores import When
@@ -38,11 +27,18 @@ from regweave.progress import BatchProgress, TrainProgress
 from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.run.result import Result
-from regweave.study import anatomy
-from regweave.study.comparison import REFERENCE, SINGLE, Evaluation, MethodRecord, PairResult, mean
-from regweave.study.evaluate import evaluate, keep_registration
+from regweave.study import examples
+from regweave.study.evaluate import (
+    REFERENCE,
+    SINGLE,
+    Evaluation,
+    MethodRecord,
+    PairResult,
+    evaluate,
+    keep_registration,
+    mean,
+)
 from regweave.training.options import TrainOptions
-from regweave.training.run import train
 from regweave.types import ImagePair
 
 N_TRAIN, N_TEST = 6, 4
@@ -97,15 +93,9 @@ class Lists:
 def register_examples(folder: Path) -> Iterator[tuple[str, Result]]:
     """Register a pair of each anatomy by the default preset; write each result and its page below the folder."""
     for kind, voxel_mm in EXAMPLE_VOXEL_MM.items():
-        pair = anatomy.pair(kind, 0, voxel_mm)
+        pair = examples.pair(0, kind, voxel_mm=voxel_mm)
         with notices.muted():
-            result = register(
-                pair.fixed,
-                pair.moving,
-                fixed_labels=pair.fixed_labels,
-                moving_labels=pair.moving_labels,
-                progress=False,
-            )
+            result = register(pair.fixed, pair.moving, progress=False)
         place = folder / EXAMPLES / kind.replace(" ", "-")
         place.mkdir(parents=True)
         result.write(place)
@@ -122,36 +112,27 @@ def example_sentence(result: Result) -> str:
 
 
 def make_cohort(
-    folder: Path,
-    seed: int = 0,
-    *,
-    n_train: int = N_TRAIN,
-    n_test: int = N_TEST,
-    make: Callable[[int], ImagePair] = anatomy.patient,
-) -> Lists:
+    folder: Path, seed: int = 0, *, n_train: int = N_TRAIN, n_test: int = N_TEST,
+    make: Callable[[int], ImagePair] = examples.patient,
+) -> Lists:  # fmt: skip
     """Write the scans of phantom patients and the two lists into a new folder; ``make`` renders a patient."""
     folder.mkdir(parents=True)
     for name, first, n in (("train", 0, n_train), ("test", FIRST_TEST, n_test)):
         seeds = [int(np.random.SeedSequence([seed, k]).generate_state(1)[0]) for k in range(first, first + n)]
-        pairs = [_write_patient(folder, f"{name}{i:02d}", make(s)) for i, s in enumerate(seeds, start=1)]
+        pairs = [_write_patient(folder / f"{name}{i:02d}", make(s)) for i, s in enumerate(seeds, start=1)]
         write_pairs(folder / f"{name}.csv", pairs)
     source = f"{n_train + n_test} phantom patients, each scanned at planning and once more later"
     return Lists(folder / "train.csv", folder / "test.csv", source)
 
 
-def _write_patient(folder: Path, name: str, pair: ImagePair) -> PairFiles:
-    place = folder / name
+def _write_patient(place: Path, pair: ImagePair) -> PairFiles:
     place.mkdir()
     files = {column: place / f"{column}.nii.gz" for column in FILES}
-    assert pair.fixed_labels is not None
     assert pair.moving_labels is not None
-    write_image(files["fixed"], pair.fixed)
-    write_image(files["moving"], pair.moving)
-    write_labels(files["fixed_labels"], pair.fixed_labels)
-    write_labels(files["moving_labels"], pair.moving_labels)
+    examples.write_pair(pair, files)
     names = json.dumps({str(value): name for value, name in pair.moving_labels.names.items()}, indent=1)
     (place / "labels.json").write_text(names + "\n", encoding="utf-8")
-    return PairFiles(id=name, group=name, **files)
+    return PairFiles(id=place.name, group=place.name, **files)
 
 
 def split_folder(data: Path, folder: Path, seed: int = 0) -> Lists:
@@ -201,24 +182,15 @@ def _pair(fixed: Path, moving: Path) -> PairFiles:
     return PairFiles(name.lstrip(".-"), *files, group=patients)
 
 
-def learn(
-    folder: Path, lists: Lists, *, settings: Settings, classes: tuple[int, ...] | None, workers: int | None,
-    on_progress: OnProgress,
-) -> Model:  # fmt: skip
-    """Learn the weights and write the model into the folder."""
-    options = vars(replace(OPTIONS, classes=classes))
-    return train(lists.train, folder / DEMO_MODEL, config=settings, workers=workers, on_progress=on_progress, **options)
-
-
 def assess(
     folder: Path, lists: Lists, model: Model, *, classes: tuple[int, ...] | None, workers: int | None,
     on_progress: OnProgress,
 ) -> DemoSummary:  # fmt: skip
     """Register the held-out patients with the learned weights and with every tuned baseline; keep the worst results."""
-    results = folder / DEMO_EVALUATION
+    results = folder / records.DEMO_EVALUATION
     found = evaluate(
-        lists.test, results, models=[folder / DEMO_MODEL], baselines=True, train_pairs=lists.train, workers=workers,
-        classes=classes, on_progress=on_progress,
+        lists.test, results, models=[folder / records.DEMO_MODEL], baselines=True, train_pairs=lists.train,
+        workers=workers, classes=classes, on_progress=on_progress,
     )  # fmt: skip
     worst = found.worst(MOST_PAGES)
     for row in worst:
@@ -228,14 +200,14 @@ def assess(
     return summary
 
 
-class PairedComparison(RecordPart):
+class PairedComparison(records.RecordPart):
     """The learned weights against one other method, by the mean Dice of each pair."""
 
-    method: Text
-    difference: Number
-    better: Count
-    worse: Count
-    pairs: Count
+    method: records.Text
+    difference: records.Number
+    better: records.Count
+    worse: records.Count
+    pairs: records.Count
 
     def __str__(self) -> str:
         if not self.pairs:
@@ -245,30 +217,30 @@ class PairedComparison(RecordPart):
         return f"{word} by {abs(self.difference):.3f}, {counted}"
 
 
-class ColumnSummary(RecordPart):
+class ColumnSummary(records.RecordPart):
     """Learned column of one class: its share of each metric, and whether it is used."""
 
-    name: Text
-    shares: dict[str, Number]
+    name: records.Text
+    shares: dict[str, records.Number]
     used: bool
 
 
-class DemoSummary(RecordPart):
+class DemoSummary(records.RecordPart):
     """Numbers of a demo, for its page and for the terminal; ``demo.json``."""
 
-    source: Text  # where the scans come from
-    n_train: Count  # pairs to learn from; `n_test` pairs of `n_patients` are held out
-    n_test: Count
-    n_patients: Count
-    structures: list[Text]
-    dice: dict[str, list[Known]]  # by title of the method: mean Dice over all structures, then of each
-    learned: Text  # title of the learned weights
-    best_single: Text  # title of the single metric with the highest Dice on the training pairs
+    source: records.Text  # where the scans come from
+    n_train: records.Count  # pairs to learn from; `n_test` pairs of `n_patients` are held out
+    n_test: records.Count
+    n_patients: records.Count
+    structures: list[records.Text]
+    dice: dict[str, list[records.Known]]  # by title of the method: mean Dice over all structures, then of each
+    learned: records.Text  # title of the learned weights
+    best_single: records.Text  # title of the single metric with the highest Dice on the training pairs
     against: list[PairedComparison]
     trust: Annotated[list[ColumnSummary], Field(min_length=1)]  # weights by class
-    gain: Known  # gain of left-out patients in training; None if no learned column is used
-    shown: dict[SafeName, Known]  # pairs with a page, with their mean Dice by the learned weights; the lowest first
-    failures: list[Text]
+    gain: records.Known  # gain of left-out patients in training; None if no learned column is used
+    shown: dict[records.SafeName, records.Known]  # pairs with a page and their mean Dice as learned, the lowest first
+    failures: list[records.Text]
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -284,13 +256,8 @@ class DemoSummary(RecordPart):
 
     def write(self, folder: Path) -> None:
         """Write ``demo.json``."""
-        with owned_path(folder / DEMO) as part:
+        with owned_path(folder / records.DEMO) as part:
             part.write_text(json.dumps(self.model_dump(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-    @classmethod
-    def read(cls, folder: Path) -> DemoSummary:
-        """Read ``demo.json``; E101 without it, E102 or E178 where it is not what `write` writes."""
-        return read_record(cls, folder / DEMO)
 
     def opening(self) -> str:
         """Return where the scans come from and how they were used."""
@@ -376,20 +343,15 @@ def summarise(found: Evaluation, model: Model, lists: Lists, n_train: int, worst
 
     gain = model.training.left_out_gain
     return DemoSummary(
-        source=lists.source,
-        n_train=n_train,
-        n_test=len(found.pairs),
+        source=lists.source, n_train=n_train, n_test=len(found.pairs),
         n_patients=len({name for pair in found.pairs for name in patients_of(pair.group or pair.id)}),
         structures=list(found.labels.values()),
         dice={BEFORE: means(found.reference, "dice_before"), **{_title(m): means(m.name) for m in found.methods}},
-        learned=_title(learned),
-        best_single=_title(max(singles, key=tuned)),
-        against=[against(m) for m in baselines],
-        trust=_columns(model),
-        gain=None if gain is None else gain.mean,
+        learned=_title(learned), best_single=_title(max(singles, key=tuned)), against=[against(m) for m in baselines],
+        trust=_columns(model), gain=None if gain is None else gain.mean,
         shown={row.id: _known(row.dice()) for row in worst},
         failures=[f"{row.method}/{row.id}: {row.error}" for row in found.failures],
-    )
+    )  # fmt: skip
 
 
 def _title(method: MethodRecord) -> str:

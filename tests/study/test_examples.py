@@ -5,35 +5,35 @@ import pytest
 from scipy import ndimage
 
 import regweave as rw
-from regweave.study import anatomy
+from regweave.study import examples
 
 COARSE_MM = {"head and neck": 5.0, "chest": 7.0, "brain": 5.0}
 
 
-@pytest.mark.parametrize("kind", anatomy.ANATOMIES)
+@pytest.mark.parametrize("kind", examples.ANATOMIES)
 def test_the_seed_decides(kind):
-    one, again, other = (anatomy.pair(kind, seed, 14.0) for seed in (3, 3, 4))
+    one, again, other = (examples.pair(seed, kind, voxel_mm=14.0) for seed in (3, 3, 4))
     np.testing.assert_array_equal(one.fixed.data, again.fixed.data)
     np.testing.assert_array_equal(one.moving_labels.data, again.moving_labels.data)
     assert np.mean(one.moving.data != other.moving.data) > 0.5
 
 
-@pytest.mark.parametrize("kind", anatomy.ANATOMIES)
+@pytest.mark.parametrize("kind", examples.ANATOMIES)
 def test_every_structure_is_there_and_moves(kind):
-    pair = anatomy.pair(kind, 1, COARSE_MM[kind])
-    names = anatomy.STRUCTURES[kind]
+    pair = examples.pair(1, kind, voxel_mm=COARSE_MM[kind])
+    names = examples.STRUCTURES[kind]
     for labels in (pair.fixed_labels, pair.moving_labels):
         assert tuple(labels.name(value) for value in labels.values()) == names
         assert min(np.bincount(labels.data.ravel())) > 30
     assert np.mean(pair.fixed_labels.data != pair.moving_labels.data) > 0.01
 
 
-@pytest.mark.parametrize("kind", anatomy.ANATOMIES)
+@pytest.mark.parametrize("kind", examples.ANATOMIES)
 def test_the_displacement_is_as_long_as_stated_and_one_to_one(kind):
-    geometry = anatomy._geometry(kind, 10.0)
-    points = anatomy.grid_points(geometry)
-    u = anatomy._displacement(points, geometry, anatomy.SHIFT_MM[kind], np.random.default_rng(0))
-    assert np.sqrt((u**2).sum(0)).max() == pytest.approx(anatomy.SHIFT_MM[kind])
+    geometry = examples._geometry(kind, 10.0)
+    points = examples.grid_points(geometry)
+    u = examples._displacement(points, geometry, examples.SHIFT_MM[kind], np.random.default_rng(0))
+    assert np.sqrt((u**2).sum(0)).max() == pytest.approx(examples.SHIFT_MM[kind])
     corner = (points + u)[:, :-1, :-1, :-1]
     edges = np.stack([(points + u)[:, 1:, :-1, :-1], (points + u)[:, :-1, 1:, :-1], (points + u)[:, :-1, :-1, 1:]])
     volume = np.linalg.det(np.moveaxis(edges - corner, (0, 1), (-2, -1))) / 10.0**3
@@ -41,7 +41,7 @@ def test_the_displacement_is_as_long_as_stated_and_one_to_one(kind):
 
 
 def test_a_ct_looks_like_one_and_registers():
-    pair = anatomy.pair("chest", 0, 9.0)
+    pair = examples.pair(0, "chest", voxel_mm=9.0)
     lungs = ndimage.binary_erosion(np.isin(pair.fixed_labels.data, (1, 2)))
     assert -900 < np.median(pair.fixed.data[lungs]) < -800
     found = rw.register(
@@ -52,14 +52,14 @@ def test_a_ct_looks_like_one_and_registers():
 
 
 def test_a_patient_has_four_organs_that_change():
-    pair = anatomy.patient(5)
+    pair = examples.patient(5)
     names = [pair.fixed_labels.name(value) for value in pair.fixed_labels.values()]
-    assert tuple(names) == anatomy.PATIENT_LABELS
+    assert tuple(names) == examples.PATIENT_LABELS
     rims = []
     for part in (pair.fixed, pair.moving):
         gland = part.labels.data == 2
         rim = part.data[ndimage.binary_dilation(gland) & ~gland]
         rims.append(np.median(rim[np.abs(rim) < 250]) - np.median(part.data[gland]))
     assert rims[0] > rims[1] + 30  # the agent brightens the fat round the gland in the later scan
-    again = anatomy.patient(5)
+    again = examples.patient(5)
     np.testing.assert_array_equal(again.fixed.data, pair.fixed.data)

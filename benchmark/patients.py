@@ -28,7 +28,7 @@ from regweave.measures.overlap import dice
 from regweave.spatial.warp import warp_labels
 from regweave.types import Contour, Geometry, Identity, LabelMap, Structure, StructureSet, Volume
 
-PAIRS = {"openkbp_head_neck": 20, "btcv_abdomen": 9}
+PAIRS = {"openkbp_head_neck": 20, "btcv_abdomen": 4}
 DRAWN = {"openkbp_head_neck": (1, 2, 3, 5), "btcv_abdomen": (1, 2, 3, 6)}
 """Structures that the plan has."""
 NAMED = "another_patient_signs"

@@ -44,8 +44,8 @@ from regweave.measures.verdict import Rules, default_rules
 from regweave.run.register import register
 
 BAD, LOW, LEAST_GOOD = 0.10, 0.6, 0.5
-WITH = ("contour", "turned", "covered", "correlation", "inside")
-WITHOUT = ("edges", "turned", "covered", "correlation", "blocks")
+WITH = ("contour", "turned", "covered", "moved", "correlation", "inside")
+WITHOUT = ("edges", "turned", "covered", "moved", "correlation", "blocks")
 KINDS = ("ct", "mr", "multi")
 LEAST = 5
 """Good pairs of a kind that its quantiles need; with fewer those of all kinds give them."""

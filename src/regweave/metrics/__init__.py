@@ -22,19 +22,16 @@ from regweave.registry import Options, Registry
 from regweave.spatial.control_grid import ControlGrid, LabelSet, shift
 from regweave.types import Float32Array, Float64Array
 
-__all__ = ["Metric", "Offsets", "Options", "add", "available", "get", "registry"]
+__all__ = ["Cost", "Metric", "Offsets", "Options", "add", "available", "get", "registry"]
 
 PENALTIES = ("absolute", "correlation", "tensor")  # What ``PENALTY`` may name
 Offsets = tuple[Float64Array, Float64Array, Float64Array]
 
 
-class Metric(Protocol):
-    """Interface of a similarity metric."""
+class Cost(Protocol):
+    """Interface of a cost of nodes, such as a loss between label maps."""
 
     Options: type[Options]
-
-    def features(self, image: Float32Array, options: Any) -> Float32Array:
-        """Return what is compared, (C, X, Y, Z)."""
 
     def cost(self, fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: Any) -> Float32Array:
         """Cost of each node, (N,)."""
@@ -43,6 +40,13 @@ class Metric(Protocol):
         self, fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: Offsets, options: Any
     ) -> Float32Array:
         """Cost of each node for each label, (N, L)."""
+
+
+class Metric(Cost, Protocol):
+    """Interface of a similarity metric."""
+
+    def features(self, image: Float32Array, options: Any) -> Float32Array:
+        """Return what is compared, (C, X, Y, Z)."""
 
 
 def _cost_function(cost: Callable[..., Float32Array]) -> Metric:

@@ -118,7 +118,7 @@ class Predictor(Protocol):
     """Interface of a fitted predictor.
 
     It may also have ``memory_bytes(geometry)``, a forecast of the memory for an image on this grid beside the image
-    itself, and ``trained_mm``, the smallest side of a voxel of the middle training image, None where that is not known.
+    itself. ``trained_mm``, if it is there and not None, is the smallest side of a voxel of the middle training image.
     """
 
     @property

@@ -1,13 +1,12 @@
 """Device of the host: the verbs of both registration loops, by compiled kernels.
 
 `regweave.registration.align` and `regweave.registration.refine` are written once, on these verbs. Displacements u
-(3, X, Y, Z), in voxels of the grid of a scene, terms and forces stay on the device between them; what the loops
+(3, X, Y, Z), in voxels of the grid of a scene, terms and forces stay on the device between them. What the loops
 themselves read (grids, energies, costs) is on the host.
 
 Another device is a class with the same methods, and its line in `regweave.registration.devices.DEVICES`. A metric that
-it has no kernel for goes through `host_costs`, and a penalty through
-`regweave.registration.forces.host_forces`: the host computes costs (N, L) or a force (3, X, Y, Z), and the device
-uploads them.
+it has no kernel for goes through `host_costs`, and a penalty through `regweave.registration.forces.host_forces`. The
+host computes costs (N, L) or a force (3, X, Y, Z), and the device uploads them.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """CUDA backend: the verbs of both registration loops on arrays that stay on an NVIDIA GPU.
 
-First the image pair at one level, with the kernels of each metric; then the device, whose methods are those of
-`regweave.registration.cpu.CpuDevice`; then dense fields with arrays of the host, and the memory of the GPU. One
+First comes the image pair at one level, with the kernels of each metric. The device follows, whose methods are those of
+`regweave.registration.cpu.CpuDevice`, then dense fields with arrays of the host, and the memory of the GPU. One
 function of the kernels does the work of each verb of the refinement, so that the host looks at the GPU once for each
 attempt of a step.
 """

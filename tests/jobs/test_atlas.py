@@ -96,6 +96,14 @@ def test_a_new_image_is_segmented_and_a_second_call_gives_the_same_bytes(people,
     assert main([*words, "-o", str(tmp_path / "many"), "--quiet"]) == 3  # without --resume
     assert main([*words, "-o", str(tmp_path / "many"), "--quiet", "--resume"]) == 1
     assert (tmp_path / "many/a/labels.nii.gz").read_bytes() == first
+    record = (atlas / "atlas.json").read_text()
+    (tmp_path / "many/a/labels.nii.gz").write_bytes(b"damaged")
+    assert main([*words, "-o", str(tmp_path / "many"), "--quiet", "--resume"]) == 1
+    assert (tmp_path / "many/a/labels.nii.gz").read_bytes() == first
+    (atlas / "atlas.json").write_text(record.replace('"core"', '"kernel"'))
+    assert main([*words, "-o", str(tmp_path / "many"), "--quiet", "--resume"]) == 1
+    (atlas / "atlas.json").write_text(record)
+    assert "kernel" in (tmp_path / "many/a/labels.tsv").read_text()
 
 
 def rows_of(folder, count=2):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -35,7 +36,8 @@ from regweave.io.disk.records import Number, RecordPart, SafeName, Text, read_re
 from regweave.io.disk.text import table_cell
 from regweave.io.labels import in_numbering, join_names
 from regweave.io.transforms.files import write_linear
-from regweave.jobs.batch import STORE, StudyOptions, batch
+from regweave.jobs.batch import FILES as WRITTEN
+from regweave.jobs.batch import STORE, StudyOptions, batch, file_hashes, is_whole
 from regweave.jobs.store import Outcome, run_tasks, worker_count
 from regweave.jobs.table import Table, TableColumns, read_table
 from regweave.measures.overlap import dice
@@ -305,23 +307,18 @@ def _segmented(targets: Mapping[str, Target], atlas: Atlas, job: SegmentJob | Ev
         for name, one in targets.items():
             used = [a for a in chosen.get(name, ()) if f"{name}--{a}" not in failed]
             words: dict[str, Any] = {"folder": str(folder), "name": name, "fusion": job.fusion, "calibration": line}
-            words["registered"] = _hashes(folder / REGISTRATIONS, name, used)
+            words |= {"registered": _hashes(folder / REGISTRATIONS, name, used), "names": {**atlas.names}}
             if used:
                 tasks.append((name, {**_task(one, atlas, used), **words}))
-        fused = run_tasks(tasks, fuse_labels, workers=job.workers, store=folder / STORE, whole=_is_there(folder))
+        fused = run_tasks(
+            tasks, fuse_labels, workers=job.workers, store=folder / STORE, whole=partial(is_whole, folder)
+        )
     found = {outcome.key: outcome for outcome in fused}
     for name, outcome in zip(targets, ranked, strict=True):
         if name not in found:
             reason = outcome.error or next(text for key, text in failed.items() if key.startswith(f"{name}--"))
             found[name] = Outcome(name, None, reason)
     return {name: found[name] for name in targets}
-
-
-def _is_there(folder: Path) -> Any:
-    return lambda outcome: all((folder / outcome.key / name).is_file() for name in OUTPUTS)
-
-
-OUTPUTS = (LABELS, "labels.tsv", "agreement.nii.gz", "posterior.nii.gz")
 
 
 def _hashes(folder: Path, name: str, used: Sequence[str]) -> list[str]:
@@ -417,7 +414,7 @@ def fuse_labels(task: Mapping[str, Any]) -> dict[str, Any]:
             for row in rows
         ]
         (part / "labels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    content: dict[str, Any] = {"structures": rows, "used": used}
+    content: dict[str, Any] = {"structures": rows, "used": used, WRITTEN: file_hashes(folder / name)}
     if task["truth"] is not None:
         truth = replace(read_labels(task["truth"], names_path=atlas.names), names=atlas.names)
         content["dice"] = {str(v): score for v, score in dice(labels, truth, truth.values()).items()}

@@ -359,9 +359,13 @@ def row_of(result: Result, folder: Path) -> dict[str, Any]:
         "seconds": sum(result.seconds.values()), "warnings": result.warnings, "device": result.provenance.device,
         "peak_mb": measured_peak_mb(),
     })  # fmt: skip
-    # Pages can be made again and do not count.
+    return {**found, FILES: file_hashes(folder)}
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """Return the hashes of the files of a row by their names; pages can be made again and do not count."""
     written = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".html")
-    return {**found, FILES: {path.relative_to(folder).as_posix(): sha256(path) for path in written}}
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in written}
 
 
 def is_whole(folder: Path, outcome: Outcome) -> bool:

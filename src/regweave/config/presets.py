@@ -95,11 +95,6 @@ def metric_weights(given: Metrics | None, code: str = "E188", what: str = "metri
     """Return weights by name, of metrics or of something else; a name without a weight counts one.
 
     Raises E188, or another code, for what is no weight, or a name given twice.
-
-    Examples
-    --------
-    >>> metric_weights(["ncc=0.7", "mi"]) == metric_weights({"ncc": 0.7, "mi": 1})
-    True
     """
     if not given:
         return None

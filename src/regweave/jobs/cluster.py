@@ -179,13 +179,7 @@ def program_hash() -> str:
 
 
 def code_of(source: str) -> str:
-    """Return the text of a module without comments, docstrings and layout.
-
-    Examples
-    --------
-    >>> code_of("x = 2*y  # twice")
-    'x = 2 * y'
-    """
+    """Return the text of a module without comments, docstrings and layout."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)

@@ -203,17 +203,7 @@ def tune(
 
 
 def next_values(values: Sequence[float], found: Mapping[float, float]) -> list[float]:
-    """Values to try next: the middle one and its neighbours, then the neighbours of the best until it has them.
-
-    Examples
-    --------
-    >>> next_values([1, 2, 4, 8, 16], {})
-    [2, 4, 8]
-    >>> next_values([1, 2, 4, 8, 16], {2: 0.5, 4: 0.6, 8: 0.7})
-    [16]
-    >>> next_values([1, 2, 4, 8, 16], {2: 0.5, 4: 0.6, 8: 0.7, 16: 0.6})
-    []
-    """
+    """Values to try next: the middle one and its neighbours, then the neighbours of the best until it has them."""
     if not found:
         middle = len(values) // 2
         return list(values[middle - 1 : middle + 2])

@@ -40,13 +40,7 @@ class Placement:
 
 
 def place(device: str | None, scheduler: object = None) -> Placement:
-    """Check the word for a device (E173) and that its GPUs are there (E157), before anything is read.
-
-    Examples
-    --------
-    >>> place("cpu")
-    Placement(word='cpu', gpus=())
-    """
+    """Check the word for a device (E173) and that its GPUs are there (E157), before anything is read."""
     word, _, which = (device or "cpu").partition(":")
     if scheduler is not None and word in ("auto", "cuda"):
         if which:

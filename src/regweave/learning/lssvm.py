@@ -46,13 +46,7 @@ class LssvmOptions:
         return {name: value for name, value in asdict(self).items() if name != "max_inner"}
 
     def words(self) -> str:
-        """Describe the three that are searched.
-
-        Examples
-        --------
-        >>> LssvmOptions().words()
-        'C 300, alpha 1, eta 10'
-        """
+        """Describe the three that are searched."""
         return f"C {self.C:g}, alpha {self.alpha:g}, eta {self.eta:g}"
 
 

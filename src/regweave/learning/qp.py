@@ -77,12 +77,6 @@ def solve(cuts: Cuts, n_samples: int, w0: Float64Array, C: float, alpha: float, 
 
     ``n_samples`` is N; weights of ``lower`` are minus infinity where they are free. The order of samples and cuts does
     not change a bit of w. ArithmeticError is raised if the optimality conditions are not met to `TOLERANCE`.
-
-    Examples
-    --------
-    >>> cut = Cuts(np.array([0]), np.array([[1.0]]), np.array([0.0]))
-    >>> solve(cut, 1, np.array([1.0]), C=1.0, alpha=1.0, lower=np.array([0.0])).w
-    array([0.33333333])
     """
     regulariser, rows = Regulariser(w0, alpha, lower), _canonical_rows(cuts)
     _, renumbered = np.unique(cuts.sample[rows], return_inverse=True)

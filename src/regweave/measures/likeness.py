@@ -142,14 +142,7 @@ def _table(f: Float32Array, w: Float32Array) -> Float64Array:
 
 
 def _differences(a: NDArray[Any], b: NDArray[Any], part: NDArray[Any], n: int) -> Float64Array:
-    """Distance of the histograms of two images in each of n parts: the mean difference of equal quantiles.
-
-    Examples
-    --------
-    >>> one, other = np.float32([0, 1, 0, 0]), np.float32([1, 0, 0, 1])
-    >>> _differences(one, other, np.array([0, 0, 1, 1]), 2).tolist()
-    [0.0, 0.5]
-    """
+    """Distance of the histograms of two images in each of n parts: the mean difference of equal quantiles."""
     sorted_a, sorted_b = (values[np.lexsort((values, part))] for values in (a, b))
     ordered = np.sort(part)
     total = np.bincount(ordered, np.abs(sorted_a.astype(np.float64) - sorted_b), n)
@@ -431,13 +424,7 @@ def place(numbers: Numbers, names: Mapping[int, str], kind: BankName, reference:
 
 
 def word_of(score: float) -> Word:
-    """Return the word for a score.
-
-    Examples
-    --------
-    >>> word_of(0.3), word_of(-1.2), word_of(-2.5)
-    ('alike', 'doubtful', 'not the same anatomy')
-    """
+    """Return the word for a score."""
     return "alike" if score >= DOUBTFUL else "doubtful" if score >= OTHER else "not the same anatomy"
 
 
@@ -466,13 +453,7 @@ def _way(name: str) -> int:
 
 
 def worse_than(value: float, scale: Sequence[float], name: str) -> float:
-    """Return the share of good results that are more alike.
-
-    Examples
-    --------
-    >>> worse_than(0.4, [k / 16 for k in range(17)], "contour")
-    0.66
-    """
+    """Return the share of good results that are more alike."""
     way = _way(name)
     return round(1 - float(np.interp(value * way, np.asarray(scale) * way, SHARES)), 2)
 

@@ -291,13 +291,7 @@ class TrainingRecord(_Part):
         return (*self.groups, *self.predictor_groups)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was recorded, and nothing else, as JSON values.
-
-        Examples
-        --------
-        >>> TrainingRecord(groups=("p07+p11",)).to_json()
-        {'groups': ['p07+p11']}
-        """
+        """Return what was recorded, and nothing else, as JSON values."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     def strength(self, value: int) -> float:

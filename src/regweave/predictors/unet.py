@@ -126,13 +126,7 @@ class Network:
 
 
 def layer_shapes(n_channels: int, width: int, n_classes: int, n_scales: int) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every array of a network.
-
-    Examples
-    --------
-    >>> layer_shapes(1, 16, 3, 4)["up0.0.weight"]
-    (16, 48, 3, 3, 3)
-    """
+    """Name and shape of every array of a network."""
     widths = [width * 2**scale for scale in range(n_scales)]
     inputs = {f"down{s}": (n_channels if s == 0 else widths[s - 1]) for s in range(n_scales)}
     inputs |= {f"up{s}": widths[s] + widths[s + 1] for s in range(n_scales - 1)}
@@ -146,13 +140,7 @@ def layer_shapes(n_channels: int, width: int, n_classes: int, n_scales: int) -> 
 
 
 def filled_shape(shape: Sequence[int], strides: Sequence[Stride]) -> tuple[int, int, int]:
-    """Return the smallest grid of whole coarsest voxels, at least two along an axis that is pooled.
-
-    Examples
-    --------
-    >>> filled_shape((7, 33, 5), [(2, 2, 1), (2, 2, 1), (2, 2, 1)])
-    (16, 40, 5)
-    """
+    """Return the smallest grid of whole coarsest voxels, at least two along an axis that is pooled."""
     whole = [int(n) for n in np.prod(strides, axis=0)] if strides else [1, 1, 1]
     least = [1 if f == 1 else 2 * f for f in whole]
     x, y, z = (-(-max(n, few) // f) * f for n, few, f in zip(shape, least, whole, strict=True))
@@ -168,11 +156,6 @@ def channels(data: NDArray[Any], modality: str) -> NDArray[np.float32]:
     """Map Hounsfield units, or MR intensities in any scale, to about -1 to 1, in float32 (I, X, Y, Z).
 
     A CT has two channels, one for each fixed window, soft tissue first; MR has one, by the percentiles of the image.
-
-    Examples
-    --------
-    >>> channels(np.array([-1024.0, 40.0, 1500.0]), "ct").tolist()
-    [[-1.0, 0.0, 1.0], [-1.0, -0.168..., 1.0]]
     """
     image = np.asarray(data, dtype=np.float32)
     if modality == "ct":
@@ -192,11 +175,6 @@ def strides_for(spacing_mm: Sequence[float], shape: Sequence[int]) -> tuple[tupl
     """Choose how far each axis is pooled between the `SCALES`, so that voxels become cubes first: 1 or 2 for each axis.
 
     ``shape`` is that of a middling image. The finest scale comes first.
-
-    Examples
-    --------
-    >>> strides_for((2.5, 2.5, 10.0), (64, 64, 12))
-    ((2, 2, 1), (2, 2, 1), (2, 2, 2))
     """
     spacing, sizes, found = np.array(spacing_mm, dtype=np.float64), np.array(shape), []
     for _ in range(SCALES - 1):
@@ -260,13 +238,7 @@ class NetworkGrid:
 
 
 def likeliest(shares: Iterable[Float32Array]) -> NDArray[np.intp]:
-    """Place of the largest of some maps at each voxel, the first of equals; holds one map at a time.
-
-    Examples
-    --------
-    >>> likeliest([np.array([0.2, 0.6], np.float32), np.array([0.8, 0.4], np.float32)]).tolist()
-    [1, 0]
-    """
+    """Place of the largest of some maps at each voxel, the first of equals; holds one map at a time."""
     largest: Any = None
     best: Any = None
     for place, share in enumerate(shares):
@@ -451,11 +423,6 @@ def mirror_places(classes: Sequence[int], names: Mapping[int, str]) -> tuple[int
     """Place of each class in a mirrored image: the same, or that of the other side by name.
 
     Raises E194 where one side of a structure is not among the classes.
-
-    Examples
-    --------
-    >>> mirror_places((0, 3, 4, 5), {3: "Parotid_L", 4: "Parotid_R", 5: "brainstem"})
-    (0, 2, 1, 3)
     """
     called = [normalised(names.get(c, "")) for c in classes]
     found = []
@@ -500,11 +467,6 @@ def spared(groups: Sequence[Hashable], seed: int) -> tuple[int, ...]:
     """Draw images of about a tenth of the patients, by place, for early stopping; none where images are few.
 
     ``groups`` is the patient of each image: all images of a patient are drawn, or none.
-
-    Examples
-    --------
-    >>> spared([n // 5 for n in range(100)], 0), spared(range(40), 0)
-    ((20, 21, 22, 23, 24, 95, 96, 97, 98, 99), ())
     """
     if len(groups) < ENOUGH:
         return ()

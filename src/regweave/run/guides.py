@@ -36,11 +36,6 @@ def asked_guides(guide: Guide, *, only: bool = False) -> dict[str, float] | None
     """Return weights of the structures that are to guide by name; empty for all structures, None for no guides.
 
     Raises E128 for what is neither a name nor a weight above 0.
-
-    Examples
-    --------
-    >>> asked_guides(True), asked_guides(False), asked_guides("liver; left kidney=0.5")
-    ({}, None, {'liver': 1.0, 'left kidney': 0.5})
     """
     if isinstance(guide, str) and guide.strip().lower() in WORDS:
         guide = WORDS[guide.strip().lower()]

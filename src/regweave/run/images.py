@@ -59,24 +59,12 @@ LABEL = re.compile(r"-?[0-9]{1,20}")  # up to 64 bits
 
 
 def usual_outputs(n_voxels: int) -> tuple[str, ...]:
-    """Return the default outputs for a fixed image of that many voxels.
-
-    Examples
-    --------
-    >>> "displacement" in usual_outputs(64**3), "displacement" in usual_outputs(512 * 512 * 55)
-    (True, False)
-    """
+    """Return the default outputs for a fixed image of that many voxels."""
     return check_outputs((*DEFAULT, "displacement") if n_voxels <= SMALL_VOXELS else DEFAULT)
 
 
 def check_outputs(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of outputs in their usual order, or raise E119.
-
-    Examples
-    --------
-    >>> check_outputs(["transform", "warped"])
-    ('warped', 'transform')
-    """
+    """Return the names of outputs in their usual order, or raise E119."""
     wanted = set(names)
     unknown = sorted(wanted - set(FILES))
     if unknown or not wanted:
@@ -90,13 +78,7 @@ def check_outputs(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_outputs(text: str) -> tuple[str, ...]:
-    """Read names with commas between them.
-
-    Examples
-    --------
-    >>> parse_outputs("warped, inverse")
-    ('warped', 'inverse')
-    """
+    """Read names with commas between them."""
     return check_outputs(name.strip() for name in text.split(","))
 
 

@@ -253,12 +253,6 @@ class Cache:
     """Least-recently-used cache of values that can be computed again, bounded by the megabytes of their arrays.
 
     An array that two values share counts twice. With a limit of 0 nothing is cached.
-
-    Examples
-    --------
-    >>> cache = Cache(1.0)
-    >>> cache("zeros", lambda: np.zeros(10)) is cache("zeros", lambda: np.ones(10))
-    True
     """
 
     def __init__(self, limit_mb: float) -> None:

@@ -27,14 +27,7 @@ LEAST_VOLUME = 0.1  # No voxel may shrink to less than this
 
 
 def rigid_fit(points: Float64Array, moved: Float64Array) -> Float64Array:
-    """Return the rotation and shift (4, 4) that take points (n, 3) nearest to others, by least squares.
-
-    Examples
-    --------
-    >>> points = np.eye(3)
-    >>> rigid_fit(points, points + 2.0)[:3, 3].round(6).tolist()
-    [2.0, 2.0, 2.0]
-    """
+    """Return the rotation and shift (4, 4) that take points (n, 3) nearest to others, by least squares."""
     middle, there = points.mean(axis=0), moved.mean(axis=0)
     u, _, v = np.linalg.svd((moved - there).T @ (points - middle))
     turn = u @ np.diag([1.0, 1.0, np.sign(np.linalg.det(u @ v))]) @ v

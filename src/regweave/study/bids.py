@@ -245,13 +245,7 @@ def _pairs(scans: Sequence[_Scan], job: BidsJob, out: Path) -> list[_Pair]:
 
 
 def _space(template: str | Path) -> str:
-    """Name the space of a template.
-
-    Examples
-    --------
-    >>> _space("tpl-MNI152NLin2009cAsym_res-01_T1w.nii.gz"), _space("our mean.nii")
-    ('MNI152NLin2009cAsym', 'ourmean')
-    """
+    """Name the space of a template."""
     named = re.match(f"tpl-({LABEL})_", stem := stem_of(Path(template)))
     label = named[1] if named else re.sub("[^0-9a-zA-Z]", "", stem)
     return f"template{label}" if label in ("", *KINDS) else label

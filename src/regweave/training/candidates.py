@@ -34,11 +34,6 @@ def judge_pairs(gains: Sequence[float], wanted: float = STANDARD_ERRORS) -> Gate
     """Accept a candidate by its mean gain in Dice over pairs; gains that are not finite do not count.
 
     The gain must exceed ``wanted`` of its standard errors, with each pair as an independent observation.
-
-    Examples
-    --------
-    >>> judge_pairs([0.02, 0.03, 0.02]).used, judge_pairs([0.02, -0.03, 0.01]).used
-    (True, False)
     """
     x = np.asarray(gains, dtype=np.float64)
     x = x[np.isfinite(x)]

@@ -72,13 +72,7 @@ def segmented_images(
 
 
 def within(sizes: Iterable[float], limit: float, rng: np.random.Generator, most: int | None = None) -> list[int]:
-    """Choose places at random until their sizes reach a limit, at least one, at most so many; ascending.
-
-    Examples
-    --------
-    >>> within([3.0, 3.0, 3.0], 7.0, np.random.default_rng(0))
-    [0, 2]
-    """
+    """Choose places at random until their sizes reach a limit, at least one, at most so many; ascending."""
     listed = list(sizes)
     order = rng.permutation(len(listed))[:most]
     total = np.cumsum([listed[i] for i in order])
@@ -248,13 +242,7 @@ def with_record(predictor: Predictor, choice: PredictorChoice | None) -> Predict
 
 
 def described(left_out: LeftOutDice) -> str:
-    """Describe the Dice on left-out patients.
-
-    Examples
-    --------
-    >>> described(LeftOutDice(mean_dice=0.8123, n_images=12))
-    'mean Dice 0.812 on 12 images of left-out patients'
-    """
+    """Describe the Dice on left-out patients."""
     if left_out.mean_dice is None:
         return "too few patients to judge it"
     return f"mean Dice {left_out.mean_dice:.3f} on {left_out.n_images} images of left-out patients"

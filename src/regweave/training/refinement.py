@@ -328,16 +328,7 @@ def starting_as(before: TrainingState, after: TrainingState) -> TrainingState:
 
 
 def background_of(table: WeightTable, start: WeightTable, rows: tuple[str, ...], stiffness: float) -> WeightTable:
-    """Return the table with the background column of the start in some rows, and another stiffness there.
-
-    Examples
-    --------
-    >>> start = WeightTable(np.array([[1.0, 1.0], [0.0, 0.0]]), ("ncc", "maps"), (0, 1), 0.1)
-    >>> mixed = WeightTable(np.array([[0.2, 0.2], [0.8, 0.8]]), ("ncc", "maps"), (0, 1), 0.1)
-    >>> found = background_of(mixed, start, ("ncc", "maps"), 4.0)
-    >>> found.matrix.tolist(), found.stiffness.tolist()
-    ([[1.0, 0.2], [0.0, 0.8]], [4.0, 1.0])
-    """
+    """Return the table with the background column of the start in some rows, and another stiffness there."""
     matrix = table.matrix.copy()
     index = table.rows(rows)
     matrix[index, 0] = start.matrix[start.rows(rows), 0]

@@ -73,13 +73,7 @@ class TrainingLog:
             )
 
     def text(self) -> str:
-        """Summary in one line.
-
-        Examples
-        --------
-        >>> TrainingLog(print, 12, 340, {"tune": 1.25, "learn": 3.0}).text()
-        '12 registrations, 340 inferences; tune 1.2 s, learn 3.0 s'
-        """
+        """Summary in one line."""
         stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
         return f"{self.registrations} registrations, {self.inferences} inferences; {stages}"
 

@@ -11,10 +11,14 @@ import pytest
 from pydantic import ValidationError
 from reading import Reader
 
+from phantoms import make_phantom
+from regweave import notices
 from regweave.cli import main
 from regweave.jobs.batch import Batch, BatchRow
-from regweave.report.batch import LARGEST_THUMBNAIL, write_page
+from regweave.report.batch import LARGEST_THUMBNAIL, good_results, write_page
 from regweave.report.pictures import data_address, encode_png, thumbnail
+from regweave.run.register import register
+from regweave.run.result import load
 from regweave.types import Geometry, Volume
 
 HOSTILE = "</script><script>alert(1)</script>"
@@ -181,3 +185,12 @@ def test_a_small_group_has_no_outliers(tmp_path):
     rows = [done(f"p{n}", mean_dice_after=0.1 * n) for n in range(4)]
     (tmp_path / "results.json").write_text(json.dumps({"rules": "default", "rows": rows}))
     assert 'id="group"' not in write_page(tmp_path).read_text()
+
+
+def test_pairs_that_were_graded_as_usable_give_their_likeness(folder, tmp_path):
+    made = make_phantom(seed=1, shape=(16, 16, 16), spacing_mm=(12.0, 12.0, 12.0)).pair
+    for name, init in (("a", "none"), ("b", "moments")):
+        with notices.muted():
+            register(made.fixed, made.moving, init=init, progress=False).write(folder / name, [])
+    (tmp_path / "grades.tsv").write_text("id\tgrade\na\t2\nb\t1\nc\t4\n")
+    assert good_results(folder, tmp_path / "grades.tsv") == [load(folder / "a").likeness]

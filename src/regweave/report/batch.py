@@ -95,8 +95,8 @@ def compare_grades(folder: str | Path, path: str | Path) -> dict[str, Any]:
 def good_results(folder: str | Path, path: str | Path) -> list[Likeness]:
     """Return the likeness of the pairs of a batch that were graded as usable."""
     found = compare_grades(folder, path)["graded"]
-    good = [load(Path(folder) / row["id"]).likeness for row in found if row["grade"] >= USABLE]
-    return [one for one in good if one is not None]
+    good = [row["id"] for row in found if row["grade"] >= USABLE and row["likeness"] is not None]
+    return [one for name in good if (one := load(Path(folder) / name).likeness) is not None]
 
 
 def _no_grades(path: str | Path, why: str) -> RegweaveError:

@@ -191,6 +191,6 @@ def test_pairs_that_were_graded_as_usable_give_their_likeness(folder, tmp_path):
     made = make_phantom(seed=1, shape=(16, 16, 16), spacing_mm=(12.0, 12.0, 12.0)).pair
     for name, init in (("a", "none"), ("b", "moments")):
         with notices.muted():
-            register(made.fixed, made.moving, init=init, progress=False).write(folder / name, [])
+            register(made.fixed, made.moving, init=init, progress=False).write(folder / name, ["transform"])
     (tmp_path / "grades.tsv").write_text("id\tgrade\na\t2\nb\t1\nc\t4\n")
     assert good_results(folder, tmp_path / "grades.tsv") == [load(folder / "a").likeness]

@@ -106,3 +106,14 @@ def test_another_noise_and_another_field_of_view_need_no_map():
     plan, less = scan(np.hypot(X, Y) < 32), scan(np.hypot(X, Y) < 24)
     less.data[:] += np.random.default_rng(4).normal(0, 25, GRID.shape).astype(np.float32) + 15.0
     assert hounsfield_map(less, plan) is None
+
+
+@pytest.mark.parametrize("which", ["plan", "today", "both"])
+def test_negative_values_that_overflowed_are_no_other_scale(which):
+    body = np.hypot(X, Y) < 32
+    plan = scan(body)
+    plan.data[20:30, 18:26] += 600.0
+    plan.data[body & (np.hypot(X, Y) > 24)] -= 130.0
+    over = replace(plan, data=np.where(plan.data < 0, plan.data + np.float32(32768.0), plan.data))
+    today, planned = {"plan": (plan, over), "today": (over, plan), "both": (over, over)}[which]
+    assert hounsfield_map(today, planned) is None

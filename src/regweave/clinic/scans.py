@@ -432,18 +432,25 @@ NO_MAP = HounsfieldMap(1.0, 0.0)
 def hounsfield_map(today: Volume, plan: Volume, measured: NDArray[np.bool_] | None = None) -> HounsfieldMap | None:
     """Return the map that makes today's histogram most like the plan's; None if the values can stay.
 
-    Both are CT of one patient, the plan in Hounsfield units. Only ``measured`` pixels (X, Y) of today count.
+    Both are CT of one patient, the plan in Hounsfield units. Only ``measured`` pixels (X, Y) of today count. Values can
+    stay, too, if their negative ones overflowed: `tissue_values` mends that.
     """
-    wanted, values = _shares(_sample(plan, None), NO_MAP), _sample(today, measured)
+    wanted = _shares(_sample(_overflown_as_air(plan), None), NO_MAP)
+    values, mended = (_sample(image, measured) for image in (today, _overflown_as_air(today)))
 
-    def overlap(one: HounsfieldMap) -> float:
+    def overlap(one: HounsfieldMap, values: Float64Array = values) -> float:
         return float(np.minimum(wanted, _shares(values, one)).sum())
 
     best = max((HounsfieldMap(float(a), float(b)) for a in SLOPES for b in OFFSETS_HU), key=overlap)
     near = [HounsfieldMap(best.slope + a, best.offset + b) for a in NEAR_SLOPES for b in NEAR_OFFSETS_HU]
     best = max(near, key=overlap)
     off = max(abs(hu - (hu - best.offset) / best.slope) for hu in (0.0, -1000.0))
-    return best if overlap(best) >= overlap(NO_MAP) + LEAST_GAIN and off >= LEAST_SHIFT_HU else None
+    as_it_is = max(overlap(NO_MAP), overlap(NO_MAP, mended))
+    return best if overlap(best) >= as_it_is + LEAST_GAIN and off >= LEAST_SHIFT_HU else None
+
+
+def _overflown_as_air(image: Volume) -> Volume:
+    return replace(image, data=np.where(image.data > METAL_HU, np.float32(AIR_HU), image.data))
 
 
 def _sample(image: Volume, measured: NDArray[np.bool_] | None) -> Float64Array:

@@ -64,7 +64,7 @@ def test_a_list_is_resumed_and_a_changed_result_runs_again(done, capsys):
 def test_grades_are_compared_with_the_verdicts(done, tmp_path, capsys):
     out = str(done[0] / "out")
     table = tmp_path / "grades.tsv"
-    table.write_text("id\tgrade\ngood\t4\nbad\t3\n")
+    table.write_bytes(b"id\tgrade\r\ngood\t4\r\nbad\t3\r\n")  # as a spreadsheet saves it
     assert main(["report", out, "--grades", str(table), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["usable_but_fail"] == ["bad"]

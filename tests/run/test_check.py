@@ -117,6 +117,9 @@ def test_a_limit_is_unknown_where_the_way_back_leaves_the_image():
     # A slow reference at one voxel, far from the unknown ones: 5 × 5 × 5 voxels, no smoothing of the correlation.
     a, b = (of[2:7, 3:8, 3:8].astype(np.float64) for of in (fixed, warped))
     alike = check._local_correlation(fixed, warped)[4, 5, 5]
+    for scale in np.array([1e-12, 1e30], np.float32):
+        scaled = check._local_correlation(scale * fixed, scale * warped)
+        np.testing.assert_allclose(scaled, check._local_correlation(fixed, warped), atol=1e-4)
     spread = (a.var() + 1e-3 * fixed.var()) * (b.var() + 1e-3 * fixed.var())
     assert alike == pytest.approx(((a - a.mean()) * (b - b.mean())).mean() / np.sqrt(spread), abs=1e-4)
     smooth = ndimage.gaussian_filter(apart.astype(np.float64), 1.0)[4, 5, 5]

@@ -69,7 +69,7 @@ def compare_grades(folder: str | Path, path: str | Path) -> dict[str, Any]:
     batch = read_record(Batch, Path(folder) / RESULTS)
     rows = {row.id: row for row in batch.rows}
     try:
-        cells = [line.split("\t") for line in read_text(path, LONGEST_GRADES).split("\n") if line.strip()]
+        cells = [line.rstrip("\r").split("\t") for line in read_text(path, LONGEST_GRADES).split("\n") if line.strip()]
     except UnicodeDecodeError as error:
         raise _no_grades(path, "it is no text in UTF-8") from error
     if not cells or cells[0] != ["id", "grade"] or len(cells) < 2:

@@ -161,11 +161,13 @@ def _local_correlation(a: Float32Array, b: Float32Array) -> Float32Array:
     def mean(values: Float32Array) -> Float32Array:
         return np.asarray(ndimage.uniform_filter(values, WINDOW), dtype=np.float32)
 
-    a, b = ((of - of.mean(dtype=np.float64)).astype(np.float32) for of in (a, b))
-    floor = np.float32(max(1e-9, 1e-3 * float(a.var(dtype=np.float64))))
+    # Each image is divided by its spread: squares of very large and very small intensities are no float32.
+    scales = [float(of.std(dtype=np.float64)) or 1.0 for of in (a, b)]
+    a, b = (((of - of.mean(dtype=np.float64)) / s).astype(np.float32) for of, s in zip((a, b), scales, strict=True))
+    floor, other = np.float32(1e-3), np.float32(np.clip(1e-3 * (scales[0] / scales[1]) ** 2, 1e-9, 1e9))
     ma, mb = mean(a), mean(b)
     both = mean(a * b) - ma * mb
-    spread = (np.maximum(mean(a * a) - ma * ma, 0) + floor) * (np.maximum(mean(b * b) - mb * mb, 0) + floor)
+    spread = (np.maximum(mean(a * a) - ma * ma, 0) + floor) * (np.maximum(mean(b * b) - mb * mb, 0) + other)
     return np.asarray(both / np.sqrt(spread), dtype=np.float32)
 
 

@@ -18,7 +18,7 @@ from regweave import notices
 from regweave.errors import RegweaveError
 from regweave.io import read_image
 from regweave.model import shipped_models
-from regweave.run.choose import misfits
+from regweave.run.resolve import misfits
 from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.run.resolve import Recipe

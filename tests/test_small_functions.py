@@ -10,10 +10,6 @@ CASES = {
 >>> metric_weights(["ncc=0.7", "mi"]) == metric_weights({"ncc": 0.7, "mi": 1})
 True
 """,
-    "regweave.jobs.cluster": r"""
->>> code_of("x = 2*y  # twice")
-'x = 2 * y'
-""",
     "regweave.jobs.folds": r"""
 >>> pairs = [PairFiles(g, *["x"] * 4, g) for g in ("a+b", "a+c", "b+c", "c+d")]
 >>> sorted(p.id for p in cover_patients(pairs, 2))
@@ -36,6 +32,8 @@ True
 ('b',)
 """,
     "regweave.jobs.workers": r"""
+>>> code_of("x = 2*y  # twice")
+'x = 2 * y'
 >>> place("cpu")
 Placement(word='cpu', gpus=())
 """,

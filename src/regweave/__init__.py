@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from regweave.config.presets import preset, preset_names
     from regweave.config.settings import Settings
     from regweave.errors import RegweaveError, RegweaveWarning
-    from regweave.io.time_series import TimeSeries
+    from regweave.io.write import TimeSeries
     from regweave.jobs.atlas import build_atlas, evaluate_atlas, segment
     from regweave.jobs.batch import batch
     from regweave.jobs.regions import measure
@@ -43,7 +43,7 @@ _MODULES = {
     "config.presets": "preset preset_names",
     "config.settings": "Settings",
     "errors": "RegweaveError RegweaveWarning",
-    "io.time_series": "TimeSeries",
+    "io.write": "TimeSeries",
     "jobs.atlas": "build_atlas evaluate_atlas segment",
     "jobs.batch": "batch",
     "jobs.regions": "measure",

@@ -1,5 +1,6 @@
 """Files of transforms that are damaged, hostile or foreign: a code, never a crash, a guess or another file."""
 
+import json
 import os
 import resource
 import struct
@@ -215,7 +216,12 @@ def test_the_processor_time_of_a_reader_is_limited(tmp_path, monkeypatch):
     _child(monkeypatch, tmp_path, f"{limit}\nwhile True: pass")
     refused(tmp_path / "t.h5", "E102", "SIGXCPU")
     asked = []
-    monkeypatch.setattr(itk, "_run_child", lambda request, *_: asked.append(request) or (_ for _ in ()).throw(KeyError))
+
+    def start(words, **_):
+        asked.append(json.loads(words[-1]))
+        raise KeyError
+
+    monkeypatch.setattr(itk.subprocess, "Popen", start)
     with pytest.raises(KeyError):
         read_transform(tmp_path / "t.h5")
     assert 0 < asked[0]["cpu_s"] < 60

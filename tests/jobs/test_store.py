@@ -14,11 +14,10 @@ import pytest
 
 from regweave import _core
 from regweave.errors import RegweaveError, UsageError
-from regweave.jobs import cluster as cluster_module
 from regweave.jobs import store as batch
-from regweave.jobs.cluster import code_of
+from regweave.jobs import workers as cluster_module
 from regweave.jobs.store import content_hash, run_tasks
-from regweave.jobs.workers import Team, Worker
+from regweave.jobs.workers import Team, Worker, code_of
 
 MODULE = '''
 from __future__ import annotations

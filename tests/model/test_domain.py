@@ -15,7 +15,7 @@ from regweave.errors import RegweaveError, RegweaveWarning
 from regweave.io import write_image
 from regweave.model.domain import BLOCKS, Domain, ImageFacts
 from regweave.model.model import Model
-from regweave.run import choose
+from regweave.run import resolve
 from regweave.run.register import register
 from regweave.run.resolve import overlaps
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
@@ -140,12 +140,12 @@ def test_auto_takes_the_model_that_fits_or_none(tmp_path, monkeypatch, capsys):
     fits, other = tmp_path / "fits.json", tmp_path / "bare.json"
     model(domain()).save(fits)
     model().save(other)
-    monkeypatch.setattr(choose, "shipped_models", lambda: {"bare": other, "fits": fits})
+    monkeypatch.setattr(resolve, "shipped_models", lambda: {"bare": other, "fits": fits})
     done = register(fixed, moving, model="auto", progress=False)
     assert done.provenance.model.name == "fits.json"
-    monkeypatch.setattr(choose, "shipped_models", lambda: {"bare": other})
+    monkeypatch.setattr(resolve, "shipped_models", lambda: {"bare": other})
     assert register(fixed, moving, model="auto", config=SMALL, progress=False).provenance.model is None
-    path, why = choose.fitting([fixed, moving])
+    path, why = resolve.fitting([fixed, moving])
     assert path is None
     assert "bare: it has no record of its training images" in why
     write_image(tmp_path / "i.nii.gz", fixed)

@@ -7,8 +7,8 @@ import SimpleITK as sitk  # noqa: N813
 import regweave as rw
 from regweave.cli import main
 from regweave.io import read_image, write_image, write_transform
-from regweave.io.time_series import TimeSeries, read_time_series, write_time_series
 from regweave.io.transforms.files import write_linear
+from regweave.io.write import TimeSeries, read_time_series, write_time_series
 from regweave.types import Ends, Field, Geometry, Transform, Volume
 
 pytestmark = pytest.mark.filterwarnings("ignore:W212")  # files of others state no grids

@@ -12,7 +12,7 @@ import regweave as rw
 from phantoms import make_phantom
 from regweave.cli import main
 from regweave.io import read_transform, write_image
-from regweave.io.time_series import TimeSeries, read_time_series, write_time_series
+from regweave.io.write import TimeSeries, read_time_series, write_time_series
 from regweave.spatial.warp import warp_image
 from regweave.types import Field, Geometry, Transform, Volume
 

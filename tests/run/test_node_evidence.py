@@ -10,8 +10,8 @@ from regweave.registration.align import Step
 from regweave.registration.cpu import StepSearch
 from regweave.report.viewer import on_image
 from regweave.run import register as workflow
+from regweave.run.check import node_evidence
 from regweave.run.job import Job
-from regweave.run.measurements import node_evidence
 from regweave.run.register import register
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Geometry, Solution, Terms, WeightTable

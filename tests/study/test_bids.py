@@ -14,7 +14,7 @@ import regweave as rw
 from phantoms import make_phantom
 from regweave.cli import main
 from regweave.io import read_image, write_image
-from regweave.io.time_series import TimeSeries, write_time_series
+from regweave.io.write import TimeSeries, write_time_series
 from regweave.types import Geometry, Volume
 
 START = "import sys; from regweave.cli import main; sys.exit(main())"

@@ -19,8 +19,8 @@ from regweave.model.record import TrainingRecord, effort_path, write_effort
 from regweave.progress import TrainingBar
 from regweave.registration.initial import STRUCTURES
 from regweave.report import training
-from regweave.run.choose import misfits
 from regweave.run.read import Reading
+from regweave.run.resolve import misfits
 from regweave.training.options import TrainOptions, train_table
 from regweave.training.run import train as workflow
 from regweave.types import WeightTable

@@ -16,7 +16,7 @@ from regweave.errors import UsageError
 from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
-from regweave.jobs.cluster import WAIT_S, Cluster
+from regweave.jobs.workers import WAIT_S, Cluster
 from regweave.model import shipped_models
 from regweave.options import declared, option, table_values, type_of
 from regweave.run.job import Method

@@ -25,8 +25,8 @@ from regweave.io.dicom.series import read_series
 from regweave.io.disk.files import stem_of, suffix_of
 from regweave.io.disk.text import table_cell
 from regweave.io.images import FORMAT_OF
-from regweave.io.time_series import write_time_series
 from regweave.io.transforms.files import DICOM_SUFFIXES, write_linear
+from regweave.io.write import write_time_series
 from regweave.jobs.atlas import EvaluateJob, SegmentJob, build_atlas, evaluate_atlas
 from regweave.jobs.atlas import segment as run_segment
 from regweave.jobs.regions import measure as run_measure

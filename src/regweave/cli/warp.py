@@ -30,8 +30,8 @@ from regweave.io.dicom.series import Series, choose_series, read_series
 from regweave.io.disk.files import suffix_of
 from regweave.io.images import FORMAT_OF
 from regweave.io.labels import read_name_map
-from regweave.io.time_series import TimeSeries, write_time_series
 from regweave.io.transforms.files import DICOM_SUFFIXES, LINEAR_SUFFIXES
+from regweave.io.write import TimeSeries, write_time_series
 from regweave.run.check import range_within, require_limits
 from regweave.run.warp import IDENTITY, INVERSE, Space, bring, onto_grid, warp_points
 from regweave.spatial.warp import Interpolation, warp_image, warp_labels

@@ -100,10 +100,8 @@ def make_geometry(shape: tuple[int, ...], affine: ArrayLike, subject: str) -> Ge
     direction = matrix[:3, :3] / spacing
     angle = shear_angle(direction)
     if angle >= SNAPPED_SHEAR_RAD:
-        message = (
-            f"{subject} has skew axes: {np.degrees(angle):.4g}° away from a right angle, "
-            f"not snapped (allowed: {np.degrees(SNAPPED_SHEAR_RAD):.2g}°)"
-        )
+        message = f"{subject} has skew axes: {np.degrees(angle):.4g}° away from a right angle, "
+        message += f"not snapped (allowed: {np.degrees(SNAPPED_SHEAR_RAD):.2g}°)"
         raise RegweaveError("E111", message, "resample the image onto a grid with perpendicular axes")
     size = (int(shape[0]), int(shape[1]), int(shape[2]))
     if angle < KEPT_SHEAR_RAD:
@@ -206,10 +204,8 @@ def check_same_grid(image: Geometry, mask: Geometry, path: str | Path) -> Geomet
     volumes = [abs(np.linalg.det(g.affine[:3, :3])) * np.prod(g.shape) for g in (image, mask)]
     shared = overlap_fraction(image, mask, np.eye(4)) * min(volumes) / max(volumes)
     if shared >= SAME_VIEW:
-        hint = (
-            "if it was drawn on this image, resample it: regweave warp labels MASK --transform identity "
-            "--reference IMAGE -o OUT"
-        )
+        hint = "if it was drawn on this image, resample it: regweave warp labels MASK --transform identity "
+        hint += "--reference IMAGE -o OUT"
     else:
         message += f"\n  only {shared:.0%} of their fields of view is common: this mask belongs to another image"
         hint = "give the mask that was drawn on this image"
@@ -242,10 +238,8 @@ def check_overlap(fixed: Geometry, moving: Geometry, matrix: Float64Array) -> fl
         return overlap
     centre = np.append(fixed.corners_mm().mean(axis=0), 1.0)
     distance = np.linalg.norm((matrix @ centre)[:3] - moving.corners_mm().mean(axis=0))
-    message = (
-        f"fixed and moving image overlap by {overlap:.1%} of the smaller one, needed {MIN_OVERLAP:.0%}; "
-        f"their centres are {distance:.1f} mm apart"
-    )
+    message = f"fixed and moving image overlap by {overlap:.1%} of the smaller one, needed {MIN_OVERLAP:.0%}; "
+    message += f"their centres are {distance:.1f} mm apart"
     raise RegweaveError("E120", message, "start from the images themselves with --init moments")
 
 

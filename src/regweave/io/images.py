@@ -123,8 +123,15 @@ def read_stored(
 
     Uneven or sheared slices of a DICOM series are interpolated onto an even grid.
     """
-    if (path := as_path(source)) is None:
-        return read_object(source, nifti_frame)
+    if (path := as_path(source)) is None:  # libraries are recognised by names of classes, so that none is imported
+        for name in classes_of(source):
+            if name in OBJECTS:
+                return OBJECTS[name][1](source, nifti_frame)
+        if isinstance(source, tuple) and len(source) == 2:
+            return Stored.of_array(np.asanyarray(source[0]), ras_to_lps(source[1]), "the array")
+        kinds = ", ".join([*(words for words, _ in OBJECTS.values()), "(array, affine) with nibabel's RAS affine"])
+        message = f"cannot read an image from an object of type {type(source).__module__}.{type(source).__qualname__}"
+        raise UsageError("E108", message, f"give a path or one of: {kinds}")
     form, found = _find(path)
     if form == "NIfTI":
         return nifti.read_nifti(found, nifti_frame)
@@ -186,7 +193,13 @@ def _find(path: Path) -> tuple[Format, Path]:
     if is_folder(path):
         if is_dicom_folder(path):
             return "DICOM", path
-        path = _only(path)
+        images = _images_in(path)
+        if len(images) != 1:
+            what = f"with {len(images)} images, one is needed: {some([one.name for one in images])}"
+            what = what if images else f"without an image file ({', '.join(FORMAT_OF)}) or DICOM series"
+            hint = "name the file that is meant" if images else "name the image, or a folder of DICOM slices"
+            raise RegweaveError("E101", f"'{path}' is a folder {what}", hint)
+        path = images[0]
     suffix = suffix_of(path)
     with open_file(path) as stream:
         head = stream.read(HEAD_BYTES)
@@ -207,7 +220,6 @@ def _find(path: Path) -> tuple[Format, Path]:
 
 
 def _images_in(folder: Path) -> list[Path]:
-    """List the images of a folder; sidecar files, as those of BIDS, and DICOM do not count."""
     try:
         names = sorted(folder.iterdir())
     except OSError as error:
@@ -216,35 +228,7 @@ def _images_in(folder: Path) -> list[Path]:
     return [path for path in names if suffix_of(path) in FORMAT_OF and is_file(path) and not path.name.startswith(".")]
 
 
-def _only(folder: Path) -> Path:
-    images = _images_in(folder)
-    if len(images) == 1:
-        return images[0]
-    if not images:
-        message = f"'{folder}' is a folder without an image file ({', '.join(FORMAT_OF)}) or DICOM series"
-        raise RegweaveError("E101", message, "name the image, or a folder of DICOM slices")
-    listed = some([path.name for path in images])
-    message = f"'{folder}' is a folder with {len(images)} images, one is needed: {listed}"
-    raise RegweaveError("E101", message, "name the file that is meant")
-
-
 # Objects in memory
-
-
-def read_object(source: Any, frame: NiftiFrame) -> Stored:
-    """Read an image in memory, or raise E108.
-
-    Libraries are recognised by the names of the classes of an object, so that none is imported.
-    """
-    for name in classes_of(source):
-        if name in OBJECTS:
-            return OBJECTS[name][1](source, frame)
-    if isinstance(source, tuple) and len(source) == 2:
-        voxels, affine = source
-        return Stored.of_array(np.asanyarray(voxels), ras_to_lps(affine), "the array")
-    kinds = ", ".join([*(words for words, _ in OBJECTS.values()), "(array, affine) with nibabel's RAS affine"])
-    message = f"cannot read an image from an object of type {type(source).__module__}.{type(source).__qualname__}"
-    raise UsageError("E108", message, f"give a path or one of: {kinds}")
 
 
 def classes_of(source: Any) -> list[str]:
@@ -293,7 +277,6 @@ def _read_sitk(source: Any, _: NiftiFrame) -> Stored:
 
 
 def _read_torchio(source: Any, _: NiftiFrame) -> Stored:
-    """Read the one channel of a (1, X, Y, Z) tensor."""
     data, subject = np.asarray(source.data), "the TorchIO image"
     require_scalar(data.dtype, data.shape[0], subject)
     return Stored.of_array(data[0], ras_to_lps(source.affine), subject)

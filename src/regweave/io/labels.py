@@ -5,7 +5,7 @@ differently. Where both sides name their structures, names decide.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -163,7 +163,7 @@ class StructureMatch:
 
     def apply(self, labels: LabelMap) -> LabelMap:
         """Return the labels in the numbers of the other list; values that it lacks become background."""
-        return labels if not self.unknown and _same(self.to) else _renumbered(labels, self.to)
+        return _renumbered(labels, self.to)
 
 
 def match_structures(labels: LabelMap, known: Names, subject: str, owner: str) -> StructureMatch:
@@ -202,7 +202,7 @@ def in_numbering(labels: LabelMap, reference: Names, subject: str, owner: str) -
     for value in match.unknown:
         free = value if value not in taken | set(to.values()) else max(taken | set(to.values()) | set(to)) + 1
         to[value] = free
-    return labels if _same(to) else _renumbered(labels, to)
+    return _renumbered(labels, to)
 
 
 def _same(to: Mapping[int, int]) -> bool:
@@ -210,6 +210,8 @@ def _same(to: Mapping[int, int]) -> bool:
 
 
 def _renumbered(labels: LabelMap, to: Mapping[int, int]) -> LabelMap:
+    if _same(to) and set(labels.values()) <= {0, *to}:
+        return labels
     out = np.zeros(labels.data.shape, dtype=np.min_scalar_type(max(to.values(), default=0)))
     for value, other in to.items():
         out[labels.data == value] = other
@@ -228,14 +230,15 @@ def join_names(lists: Iterable[Names]) -> dict[int, str]:
     return out
 
 
-def list_names(names: Names) -> str:
-    """Print names by number, for messages."""
-    return ", ".join(f"{value} {name}" for value, name in sorted(names.items())) or "none"
+def list_names(names: Names, values: Sequence[int] | None = None, most: int | None = None) -> str:
+    """Print names by number, for messages: all, or the first of some values, which need not have a name."""
+    values = sorted(names) if values is None else values
+    shown = ", ".join(f"{value} {name}" if (name := names.get(value)) else str(value) for value in values[:most])
+    return (f"{shown} and {len(values) - most} more" if most is not None and len(values) > most else shown) or "none"
 
 
 def _contradiction(what: str, ours: Names, theirs: Names, subject: str, owner: str) -> RegweaveError:
+    message = f"{subject} and {owner} {what}\n  {subject}: {list_names(ours)}\n  {owner}: {list_names(theirs)}"
     return RegweaveError(
-        "E130",
-        f"{subject} and {owner} {what}\n  {subject}: {list_names(ours)}\n  {owner}: {list_names(theirs)}",
-        "give the labels that belong together, or correct their names with --label-names",
+        "E130", message, "give the labels that belong together, or correct their names with --label-names"
     )

@@ -105,7 +105,6 @@ def _hounsfield(data: Float32Array, offset: float = 0.0) -> bool:  # noqa: PLR09
 
 
 def _peak(shares: Float64Array, low: float, high: float) -> int | None:
-    """Return the index of the highest local maximum of a histogram between two values."""
     found = np.flatnonzero((shares[1:-1] >= shares[:-2]) & (shares[1:-1] >= shares[2:])) + 1
     found = found[(MIDDLES_HU[found] > low) & (MIDDLES_HU[found] < high)]
     return int(found[shares[found].argmax()]) if found.size else None

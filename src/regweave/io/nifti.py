@@ -39,8 +39,18 @@ from regweave.io.disk.files import (
 )
 from regweave.io.geometry import affine_of, make_geometry, ras_to_lps
 from regweave.io.libraries import nib
-from regweave.io.stored import Stored, require_scalar, volume_shape
-from regweave.io.streams import BROKEN, GZIP_MARK, GZIP_WINDOW, RATIO, Inflated, Stream, read_exactly
+from regweave.io.stored import (
+    BROKEN,
+    GZIP_MARK,
+    GZIP_WINDOW,
+    RATIO,
+    Inflated,
+    Stored,
+    Stream,
+    read_exactly,
+    require_scalar,
+    volume_shape,
+)
 from regweave.types import Float64Array, Geometry
 
 NiftiFrame = Literal["auto", "sform", "qform"]
@@ -59,8 +69,14 @@ def _matrices(header: Any, subject: str) -> tuple[Float64Array | None, Float64Ar
     q_code, s_code = int(header["qform_code"]), int(header["sform_code"])
     if not (0 <= q_code <= MAX_CODE and 0 <= s_code <= MAX_CODE):
         raise damaged(subject, f"qform_code {q_code} and sform_code {s_code}, allowed are 0 to {MAX_CODE}")
-    if q_code > 0:
-        _require_rotation(header, subject)
+    b, c, d = (float(header[f"quatern_{axis}"]) for axis in "bcd")
+    pixdim = [float(value) for value in header["pixdim"][:4]]
+    if q_code > 0 and not b * b + c * c + d * d <= 1.0 + QUATERNION_SLACK:
+        raise contradiction(subject, f"its quaternion ({b:g}, {c:g}, {d:g}) is longer than 1 and turns nothing")
+    if q_code > 0 and not all(0 <= value < np.inf for value in pixdim[1:]):
+        raise contradiction(subject, f"voxel sizes {pixdim[1:]} in pixdim, sizes are positive")
+    if q_code > 0 and pixdim[0] not in {-1.0, 0.0, 1.0}:
+        raise contradiction(subject, f"pixdim[0], the handedness of its qform, is {pixdim[0]:g}, allowed are 1 and -1")
     unit = _unit_mm(header, subject)
     scale = np.diag([unit, unit, unit, 1.0])
     rows = [header["srow_x"], header["srow_y"], header["srow_z"], [0, 0, 0, 1]]
@@ -79,7 +95,6 @@ def _distance_mm(qform: Float64Array | None, sform: Float64Array | None, shape: 
 def _require_agreement(
     header: Any, qform: Float64Array, sform: Float64Array, shape: tuple[int, int, int], subject: str
 ) -> None:
-    """Raise E110 where two matrices disagree."""
     distance, voxel = _distance_mm(qform, sform, shape), float(np.linalg.norm(sform[:3, :3], axis=0).min())
     extent = np.linalg.norm(Geometry(shape, qform).corners_mm()[-1] - qform[:3, 3])
     half_turn = sum(float(header[f"quatern_{axis}"]) ** 2 for axis in "bcd") > 1.0 - 1e-6
@@ -103,20 +118,7 @@ def _unit_mm(header: Any, subject: str) -> float:
     return UNIT_MM[code]
 
 
-def _require_rotation(header: Any, subject: str) -> None:
-    """Raise E113 where the quaternion, the voxel sizes or the handedness of a qform are none."""
-    b, c, d = (float(header[f"quatern_{axis}"]) for axis in "bcd")
-    if not b * b + c * c + d * d <= 1.0 + QUATERNION_SLACK:
-        raise contradiction(subject, f"its quaternion ({b:g}, {c:g}, {d:g}) is longer than 1 and turns nothing")
-    pixdim = [float(value) for value in header["pixdim"][:4]]
-    if not all(0 <= value < np.inf for value in pixdim[1:]):
-        raise contradiction(subject, f"voxel sizes {pixdim[1:]} in pixdim, sizes are positive")
-    if pixdim[0] not in {-1.0, 0.0, 1.0}:
-        raise contradiction(subject, f"pixdim[0], the handedness of its qform, is {pixdim[0]:g}, allowed are 1 and -1")
-
-
 def _qform(header: Any) -> Float64Array:
-    """Build the qform matrix by method 2 of the NIfTI-1 standard."""
     b, c, d = (float(header[f"quatern_{axis}"]) for axis in "bcd")
     norm = b * b + c * c + d * d
     if norm > 1.0 - 1e-7:  # the standard's rule for a half turn with rounding errors
@@ -206,7 +208,16 @@ def read_header(path: Path) -> NiftiHeader:
     shape = tuple(int(n) for n in header["dim"][1 : n_axes + 1])
     if not 1 <= n_axes <= 7 or min(shape) < 1:
         raise damaged(subject, f"bad sizes in its header: {header['dim'].tolist()}")
-    dtype = _dtype(header, subject)
+    code, bits = int(header["datatype"]), int(header["bitpix"])
+    if code in ODD_TYPES:
+        message = f"{subject} has voxels of {ODD_TYPES[code]} (datatype {code}), needed is one real number a voxel"
+        raise RegweaveError("E103", message, "convert the image to integers or 32-bit floats")
+    if code not in TYPES:
+        raise damaged(subject, f"its datatype is {code}, which is no type of NIfTI")
+    dtype: np.dtype[Any] = np.dtype(TYPES[code])
+    if bits != 8 * dtype.itemsize:
+        raise contradiction(subject, f"datatype {code} has {8 * dtype.itemsize} bits, bitpix is {bits}")
+    dtype = dtype.newbyteorder("<" if header.endianness == "<" else ">")
     slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
     if slope == 0 or math.isnan(slope):  # no scaling is asked for; nibabel writes NaN
         slope, inter = 1.0, 0.0
@@ -243,19 +254,6 @@ def _parse(block: bytes, subject: str) -> Any:
                 raise damaged(subject, f"NIfTI mark {MAGIC[size]!r} expected, {magic!r} found")
             return header
     raise damaged(subject, f"no NIfTI header in it; it begins with {block[:4]!r}")
-
-
-def _dtype(header: Any, subject: str) -> np.dtype[Any]:
-    code, bits = int(header["datatype"]), int(header["bitpix"])
-    if code in ODD_TYPES:
-        message = f"{subject} has voxels of {ODD_TYPES[code]} (datatype {code}), needed is one real number a voxel"
-        raise RegweaveError("E103", message, "convert the image to integers or 32-bit floats")
-    if code not in TYPES:
-        raise damaged(subject, f"its datatype is {code}, which is no type of NIfTI")
-    dtype: np.dtype[Any] = np.dtype(TYPES[code])
-    if bits != 8 * dtype.itemsize:
-        raise contradiction(subject, f"datatype {code} has {8 * dtype.itemsize} bits, bitpix is {bits}")
-    return dtype.newbyteorder("<" if header.endianness == "<" else ">")
 
 
 def begins_nifti(head: bytes) -> bool:

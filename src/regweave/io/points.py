@@ -20,10 +20,8 @@ Row = tuple[Sequence[Any], str]
 Frame = str
 SIGNS = {"LPS": (1.0, 1.0, 1.0), "RAS": (-1.0, -1.0, 1.0)}
 SLICER_FRAMES = {"LPS": "LPS", "RAS": "RAS", "0": "RAS", "1": "LPS"}
-MARKUPS_SCHEMA = (
-    "https://raw.githubusercontent.com/Slicer/Slicer/main/Modules/Loadable/Markups/Resources/Schema/"
-    "markups-schema-v1.0.3.json#"
-)
+MARKUPS_SCHEMA = "https://raw.githubusercontent.com/Slicer/Slicer/main/Modules/Loadable/Markups/Resources/Schema/"
+MARKUPS_SCHEMA += "markups-schema-v1.0.3.json#"
 FCSV_COLUMNS = "id,x,y,z,ow,ox,oy,oz,vis,sel,lock,label,desc,associatedNodeID"
 
 
@@ -177,7 +175,5 @@ def _write_csv(rows: list[Row]) -> str:
 
 
 CODECS: dict[str, tuple[Callable[[str, Path], tuple[Frame, list[Row]]], Callable[[list[Row]], str]]] = {
-    ".mrk.json": (_read_markups, _write_markups),
-    ".fcsv": (_read_fcsv, _write_fcsv),
-    ".csv": (_read_csv, _write_csv),
-}
+    ".mrk.json": (_read_markups, _write_markups), ".fcsv": (_read_fcsv, _write_fcsv), ".csv": (_read_csv, _write_csv),
+}  # fmt: skip

@@ -30,8 +30,16 @@ from regweave.errors import RegweaveError
 from regweave.io.disk.files import MAX_HEADER_BYTES, contradiction, damaged, open_file, suffix_of
 from regweave.io.disk.text import shown
 from regweave.io.geometry import affine_of, make_geometry
-from regweave.io.stored import Stored, require_scalar, volume_shape, without_trailing_ones
-from regweave.io.streams import Encoding, Payload, data_file, read_payload
+from regweave.io.stored import (
+    Encoding,
+    Payload,
+    Stored,
+    data_file,
+    read_payload,
+    require_scalar,
+    volume_shape,
+    without_trailing_ones,
+)
 from regweave.types import Float64Array
 
 NRRD_SUFFIXES, META_SUFFIXES = (".nrrd", ".nhdr"), (".mha", ".mhd")
@@ -296,7 +304,6 @@ def _nrrd_fields(path: Path) -> tuple[Fields, dict[str, str], int]:
 
 
 def _vectors(fields: Fields, key: str, count: int, length: int) -> list[list[float] | None]:
-    """Return so many vectors of a field, each ``(x,y,z)``, or None for ``none``."""
     text, result, at = fields.values[key], list[list[float] | None](), 0
     while at < len(text):
         if (match := VECTORS.match(text, at)) is None:
@@ -347,7 +354,6 @@ def _value_axis(fields: Fields, n_axes: int, directions: list[list[float] | None
 def _nrrd_affine(
     fields: Fields, directions: list[list[float] | None] | None, kept: list[int], n_axes: int
 ) -> Float64Array:
-    """Return the map from indices of the three image axes to LPS millimetres."""
     (name, dimension), subject, affine = _space(fields), fields.subject, np.eye(4)
     words = fields.words("spacings", n_axes) if "spacings" in fields.values else ["nan"] * n_axes
     stated = [np.nan if word == "nan" else fields.numbers("spacings", 1, [word])[0] for word in words]
@@ -465,7 +471,6 @@ def _read_meta(path: Path, follow_links: bool) -> ImageHeader:
 
 
 def _meta_fields(path: Path) -> tuple[Fields, int]:
-    """Return the fields up to the name of the voxels' file, and the byte behind them."""
     subject, end = f"'{path}'", 0
     values: dict[str, str] = {}
     known = {key.lower(): key for key in META_FIELDS}

@@ -1,4 +1,4 @@
-"""Writers of images, label maps and displacement fields; the suffix names the format.
+"""Writers of images, label maps, displacement fields and series of volumes; the suffix names the format.
 
 Compressed bytes do not depend on the number of threads.
 """
@@ -7,8 +7,9 @@ import io
 import math
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,11 +19,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from regweave import extras
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.files import suffix_of
+from regweave.io.disk.files import is_file, suffix_of
 from regweave.io.disk.outputs import atomic_path
 from regweave.io.geometry import ras_to_lps, set_itk_geometry
+from regweave.io.images import as_path
 from regweave.io.libraries import nib, sitk
-from regweave.io.nifti import COMMENT
+from regweave.io.nifti import COMMENT, SUFFIXES, NiftiFrame, place, read_header
+from regweave.io.stored import Stored, constant_error, nonfinite_error
 from regweave.io.transforms.ends import KEY, to_line
 from regweave.threads import present_threads
 from regweave.types import Ends, Field, Geometry, LabelMap, Volume
@@ -131,7 +134,7 @@ def write_displacement(path: str | Path, field: Field, ends: Ends | None = None)
     The ends are written into a comment extension of NIfTI, or a field of another header.
     """
     path = Path(path)
-    if suffix_of(path) in {".nii", ".nii.gz"}:
+    if suffix_of(path) in SUFFIXES:
         vectors = np.moveaxis(field.data.astype(np.float32, copy=False), 0, -1)
         image = nibabel_image(vectors[:, :, :, np.newaxis, :], field.geometry)
         image.header.set_intent(VECTOR_INTENT)
@@ -149,7 +152,7 @@ def write_displacement(path: str | Path, field: Field, ends: Ends | None = None)
 
 def _write(path: str | Path, data: NDArray[Any], geometry: Geometry) -> None:
     path = Path(path)
-    if suffix_of(path) in {".nii", ".nii.gz"}:
+    if suffix_of(path) in SUFFIXES:
         save_nifti(path, nibabel_image(data, geometry))
     else:
         _save_itk(path, sitk_image(data, geometry))
@@ -220,3 +223,63 @@ def _save_itk(path: Path, image: Any) -> None:
         except RuntimeError as error:
             message = f"cannot write '{path}': ITK refused"
             raise RegweaveError("E153", message, "check the folder and the free space") from error
+
+
+# Series of volumes in one 4-D NIfTI file, such as those of functional MR
+
+
+@dataclass(frozen=True)
+class TimeSeries:
+    """Volumes on one grid, and the time from one to the next, in the unit that the file states with ``unit``."""
+
+    volumes: Sequence[Volume]
+    step: float = 1.0
+    unit: str = "sec"
+
+    @property
+    def geometry(self) -> Geometry:
+        """Grid of all volumes."""
+        return self.volumes[0].geometry
+
+    def __len__(self) -> int:
+        return len(self.volumes)
+
+
+def is_time_series(source: Any) -> bool:
+    """Return whether a source is a NIfTI file with several volumes."""
+    path = as_path(source)
+    if path is None or suffix_of(path) not in SUFFIXES or not is_file(path):
+        return isinstance(source, TimeSeries)
+    shape = read_header(path).shape
+    return len(shape) > 3 and shape[3] > 1 and all(n == 1 for n in shape[4:])
+
+
+def read_time_series(source: Any, nifti_frame: NiftiFrame = "auto") -> TimeSeries:
+    """Read a 4-D NIfTI file, each volume checked as an image is; E103 where there is one volume or another format."""
+    if isinstance(source, TimeSeries):
+        return source
+    if not is_time_series(source):
+        message = f"'{source}' is no series of volumes in a NIfTI file"
+        raise RegweaveError("E103", message, "give a 4-D file (.nii, .nii.gz)")
+    head = read_header(Path(source))
+    geometry = place(head.header, head.shape[:3], head.dtype, head.subject, nifti_frame)
+    voxels = head.read_voxels().reshape(*geometry.shape, -1)
+    volumes = []
+    for n in range(voxels.shape[3]):
+        stored = Stored(voxels[..., n], geometry, f"volume {n} of {head.subject}", head.scaling)
+        data = stored.intensities()
+        if (problem := nonfinite_error(data, stored.subject) or constant_error(data, stored)) is not None:
+            raise problem
+        volumes.append(Volume(data, geometry))
+    return TimeSeries(tuple(volumes), float(head.header["pixdim"][4]), head.header.get_xyzt_units()[1])
+
+
+def write_time_series(path: str | Path, series: TimeSeries) -> None:
+    """Write a 4-D NIfTI file in float32, or raise E152 for another format."""
+    path = Path(path)
+    if suffix_of(path) not in SUFFIXES:
+        raise UsageError("E152", f"cannot write the series '{path}'", "choose .nii or .nii.gz")
+    image = nibabel_image(np.stack([volume.data for volume in series.volumes], axis=-1), series.geometry)
+    image.header.set_xyzt_units("mm", series.unit)
+    image.header["pixdim"][4] = series.step
+    save_nifti(path, image)

@@ -16,20 +16,8 @@ import numpy as np
 from pydantic import Field, model_validator
 from scipy import ndimage, stats
 
-from regweave import notices
+from regweave import io, notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import (
-    check_same_grid,
-    image_sha256,
-    owned_path,
-    prepare_output,
-    read_image,
-    read_labels,
-    read_transform,
-    sha256,
-    write_image,
-    write_labels,
-)
 from regweave.io.disk.files import is_file
 from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import Number, RecordPart, SafeName, Text, read_record, record_text, write_record
@@ -50,15 +38,15 @@ from regweave.run.images import FILES
 from regweave.run.read import Reading
 from regweave.spatial.warp import warp_image, warp_labels
 from regweave.types import Field as Displacement
-from regweave.types import Float32Array, LabelMap, Transform, Volume
+from regweave.types import Float32Array, LabelMap, Transform
 
-MANIFEST = TableColumns(
-    ("id", "image", "labels"), ("group",), ("image", "labels"), "each line names an image and its labels"
-)
-IMAGES = TableColumns(("id", "image"), (), ("image",), "each line names an image")
 RECORD, EVALUATION, IMAGE, LABELS = "atlas.json", "evaluation.json", "image.nii.gz", "labels.nii.gz"
 REGISTRATIONS, STARTS = "registrations", "starts"
 RESERVED = (STORE, REGISTRATIONS, STARTS, RECORD, EVALUATION)
+MANIFEST = TableColumns(
+    ("id", "image", "labels"), ("group",), ("image", "labels"), "each line names an image and its labels", RESERVED, 2
+)
+IMAGES = TableColumns(("id", "image"), (), ("image",), "each line names an image", RESERVED)
 BINS = 32  # Of the joint histogram by which images are compared
 MARGIN_MM = 10.0  # Around the structures
 LEAST_LOSS = 0.001  # Mean Dice by which an atlas must lower the others to be named
@@ -98,7 +86,7 @@ class Atlas(RecordPart):
 
     def labels(self, name: str) -> LabelMap:
         """Read labels, with their names."""
-        return replace(read_labels(self.folder / name / LABELS, names_path=self.names or None), names=self.names)
+        return replace(io.read_labels(self.folder / name / LABELS, names_path=self.names or None), names=self.names)
 
 
 class Calibration(RecordPart):
@@ -110,12 +98,9 @@ class Calibration(RecordPart):
 
 
 def build_atlas(
-    manifest: Table,
-    output: str | Path,
-    *,
-    label_names: str | Path | Mapping[int, str] | None = None,
+    manifest: Table, output: str | Path, *, label_names: str | Path | Mapping[int, str] | None = None,
     overwrite: bool = False,
-) -> Atlas:
+) -> Atlas:  # fmt: skip
     """Build a folder of atlases from images with labels.
 
     Parameters
@@ -137,18 +122,14 @@ def build_atlas(
     the maps have no structure in common, E172 where some images are CT and others are not.
     """
     listed = read_table(manifest, MANIFEST)
-    taken = [row["id"] for row in listed.rows if row["id"].lower() in RESERVED]
-    if len(listed.rows) < 2 or taken:
-        what = f"the id {taken[0]!r} is the name of an output" if taken else "it has one atlas, two or more are needed"
-        raise RegweaveError("E132", f"{listed.name} is not a usable list of atlases: {what}", "change the list")
     reading = Reading(label_names=label_names)
     names = join_names(reading.names_beside(row["labels"]) for row in listed.rows)
     kinds: dict[str, str] = {}
     values: dict[str, set[int]] = {}
-    with prepare_output(output, overwrite=overwrite) as folder:
+    with io.prepare_output(output, overwrite=overwrite) as folder:
         for row in listed.rows:
-            image, labels = reading.image(row["image"]), read_labels(row["labels"], names_path=reading.label_names)
-            labels = replace(labels, geometry=check_same_grid(image.geometry, labels.geometry, row["labels"]))
+            image, labels = reading.image(row["image"]), io.read_labels(row["labels"], names_path=reading.label_names)
+            labels = replace(labels, geometry=io.check_same_grid(image.geometry, labels.geometry, row["labels"]))
             labels = in_numbering(labels, names, f"'{row['labels']}'", "the other atlases")
             kinds[row["id"]] = "ct" if image.modality == "ct" else "mr"
             values[row["id"]] = set(labels.values())
@@ -156,8 +137,8 @@ def build_atlas(
                 raise RegweaveError("E131", f"'{row['labels']}' holds no label", "draw the structures, or leave it out")
             names |= {v: name for v, name in labels.names.items() if v not in names}
             (folder / row["id"]).mkdir()
-            write_image(folder / row["id"] / IMAGE, image)
-            write_labels(folder / row["id"] / LABELS, labels)
+            io.write_image(folder / row["id"] / IMAGE, image)
+            io.write_labels(folder / row["id"] / LABELS, labels)
         require_alike(kinds)
         if not set.intersection(*values.values()):
             first = "; ".join(f"{name} has {sorted(found)[:6]}" for name, found in list(values.items())[:3])
@@ -237,25 +218,13 @@ def segment(job: SegmentJob) -> list[dict[str, Any]]:
     atlas, images = Atlas.load(job.atlas), job.images
     if isinstance(images, str | Path) and Path(images).suffix.lower() != ".csv":
         images = [{"id": "image", "image": str(images)}]
-    listed = read_table(images, IMAGES)
-    _refuse_reserved(listed.name, [row["id"] for row in listed.rows])
     every = [row.id for row in atlas.rows]
-    targets = {row["id"]: Target(row["image"], every) for row in listed.rows}
-    found = _segmented(targets, atlas, job)
-    return [row for name, outcome in found.items() for row in _rows(name, outcome)]
-
-
-def _rows(name: str, outcome: Outcome) -> list[dict[str, Any]]:
-    if outcome.error is not None:
-        return [{"id": name, "error": outcome.error}]
-    return [{"id": name, **row} for row in outcome.value["structures"]]
-
-
-def _refuse_reserved(name: str, ids: Sequence[str]) -> None:
-    taken = [one for one in ids if one.lower() in RESERVED]
-    if taken:
-        message = f"{name} is not a usable list: the id {taken[0]!r} is the name of an output"
-        raise RegweaveError("E132", message, "give it another id")
+    targets = {row["id"]: Target(row["image"], every) for row in read_table(images, IMAGES).rows}
+    rows: list[dict[str, Any]] = []
+    for name, outcome in _segmented(targets, atlas, job).items():
+        found = [{"error": outcome.error}] if outcome.error is not None else outcome.value["structures"]
+        rows += [{"id": name, **row} for row in found]
+    return rows
 
 
 @dataclass(frozen=True)
@@ -275,7 +244,8 @@ def _segmented(targets: Mapping[str, Target], atlas: Atlas, job: SegmentJob | Ev
         raise UsageError("E192", f"unknown fusion {job.fusion!r}", f"use {', '.join(get_args(Fusion))}")
     worker_count(job.workers, None)
     folder = Path(job.output).absolute()
-    line = _calibration(atlas)
+    path = atlas.folder / EVALUATION
+    line = read_record(Calibration, path).content() if is_file(path) else None  # of an evaluation of these atlases
     with working_folder(folder, STORE, "segmentations", resume=job.resume):
         ranked = run_tasks(
             [(name, _task(one, atlas, one.atlases)) for name, one in targets.items()], rank_atlases,
@@ -307,7 +277,9 @@ def _segmented(targets: Mapping[str, Target], atlas: Atlas, job: SegmentJob | Ev
         for name, one in targets.items():
             used = [a for a in chosen.get(name, ()) if f"{name}--{a}" not in failed]
             words: dict[str, Any] = {"folder": str(folder), "name": name, "fusion": job.fusion, "calibration": line}
-            words |= {"registered": _hashes(folder / REGISTRATIONS, name, used), "names": {**atlas.names}}
+            # Another registration is another fusion.
+            warped = [folder / REGISTRATIONS / f"{name}--{one}" / FILES["warped"] for one in used]
+            words |= {"registered": list(map(io.sha256, warped)), "names": {**atlas.names}}
             if used:
                 tasks.append((name, {**_task(one, atlas, used), **words}))
         fused = run_tasks(
@@ -321,14 +293,9 @@ def _segmented(targets: Mapping[str, Target], atlas: Atlas, job: SegmentJob | Ev
     return {name: found[name] for name in targets}
 
 
-def _hashes(folder: Path, name: str, used: Sequence[str]) -> list[str]:
-    """Hashes of the warped images: another registration is another fusion."""
-    return [sha256(folder / f"{name}--{one}" / FILES["warped"]) for one in used]
-
-
 def _task(target: Target, atlas: Atlas, used: Sequence[str]) -> dict[str, Any]:
     """Arguments of a worker; hashes of files are among them, so that a changed file is another task."""
-    hashes = [image_sha256(target.image), *(sha256(path) for one in used for path in _files(atlas, one))]
+    hashes = [io.image_sha256(target.image), *(io.sha256(path) for one in used for path in _files(atlas, one))]
     return {
         "image": target.image, "truth": target.truth, "atlas": str(atlas.folder), "used": list(used), "sha256": hashes
     }  # fmt: skip
@@ -348,8 +315,8 @@ def rank_atlases(task: Mapping[str, Any]) -> dict[str, Any]:
             message = f"'{task['image']}' is {kind.upper()}, the atlases are {atlas.modality.upper()}"
             raise RegweaveError("E172", message, "use atlases of the same kind of image")
         for name in task["used"]:
-            moving, labels = read_image(atlas.image(name)), atlas.labels(name)
-            check_same_grid(moving.geometry, labels.geometry, atlas.folder / name / LABELS)
+            moving, labels = io.read_image(atlas.image(name)), atlas.labels(name)
+            io.check_same_grid(moving.geometry, labels.geometry, atlas.folder / name / LABELS)
             matrix = initial_affine(target, moving, "affine")
             start = Transform(Displacement.zero(target.geometry), matrix)
             where = _box(warp_labels(labels, start))
@@ -359,7 +326,6 @@ def rank_atlases(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _box(labels: LabelMap) -> tuple[slice, ...]:
-    """Box of all labels with a margin; the whole image where there are none."""
     found = ndimage.find_objects((labels.data > 0).astype(np.uint8))
     if not found:
         return (slice(None),) * 3
@@ -392,8 +358,8 @@ def fuse_labels(task: Mapping[str, Any]) -> dict[str, Any]:
     places = [folder / REGISTRATIONS / f"{name}--{one}" for one in used]
     with notices.muted():
         target = Reading().image(task["image"])
-        images = [read_image(place / FILES["warped"]) for place in places]
-        warped = [read_labels(place / FILES["labels"], names_path=atlas.names) for place in places]
+        images = [io.read_image(place / FILES["warped"]) for place in places]
+        warped = [io.read_labels(place / FILES["labels"], names_path=atlas.names) for place in places]
         fused = fuse(target, images, warped, task["fusion"])
         labels = replace(fused.labels, names=atlas.names, geometry=target.geometry)
         estimates = _estimates(atlas, used, places, labels)
@@ -404,40 +370,30 @@ def fuse_labels(task: Mapping[str, Any]) -> dict[str, Any]:
         if found is not None and line is not None:
             found = float(np.clip(line["slope"] * found + line["intercept"], 0.0, 1.0))
         row["estimated_dice"] = found
-    with prepare_output(folder / name, overwrite=True) as part:
-        write_labels(part / LABELS, labels)
+    with io.prepare_output(folder / name, overwrite=True) as part:
+        io.write_labels(part / LABELS, labels)
         for word, volume in (("agreement", fused.agreement), ("posterior", fused.posterior)):
-            write_image(part / f"{word}.nii.gz", volume)
+            io.write_image(part / f"{word}.nii.gz", volume)
         lines = ["index\tname\tvoxels\tvolume_ml\testimated_dice"]
-        lines += [
-            f"{row['label']}\t{table_cell(row['name'])}\t{row['voxels']}\t{row['volume_ml']:.6g}\t{_text(row['estimated_dice'])}"
-            for row in rows
-        ]
+        for row in rows:
+            estimate = "n/a" if row["estimated_dice"] is None else f"{row['estimated_dice']:.4f}"
+            lines.append(
+                f"{row['label']}\t{table_cell(row['name'])}\t{row['voxels']}\t{row['volume_ml']:.6g}\t{estimate}"
+            )
         (part / "labels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     content: dict[str, Any] = {"structures": rows, "used": used, WRITTEN: file_hashes(folder / name)}
     if task["truth"] is not None:
-        truth = replace(read_labels(task["truth"], names_path=atlas.names), names=atlas.names)
+        truth = replace(io.read_labels(task["truth"], names_path=atlas.names), names=atlas.names)
         content["dice"] = {str(v): score for v, score in dice(labels, truth, truth.values()).items()}
         content["estimates"] = {str(v): score for v, score in estimates.items()}
         content["alone"] = [float(np.mean(list(dice(one, truth, truth.values()).values()))) for one in warped]
-        vote = [
-            float(np.mean(list(_voted(target, images, warped, truth, k).values()))) for k in (None, *range(len(used)))
-        ]
-        content["vote"], content["vote_without"] = vote[0], vote[1:]
+        votes = []
+        for out in (None, *range(len(used))):  # all atlases, then all but one
+            kept = [k for k in range(len(warped)) if k != out] or [0]
+            voted = fuse(target, [images[k] for k in kept], [warped[k] for k in kept], "vote")
+            votes.append(float(np.mean(list(dice(voted.labels, truth, truth.values()).values()))))
+        content["vote"], content["vote_without"] = votes[0], votes[1:]
     return content
-
-
-def _text(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.4f}"
-
-
-def _voted(
-    target: Volume, images: Sequence[Volume], warped: Sequence[LabelMap], truth: LabelMap, out: int | None
-) -> dict[int, float]:
-    """Dice of a vote of all atlases, or of all but one."""
-    kept = [k for k in range(len(warped)) if k != out] or [0]
-    voted = fuse(target, [images[k] for k in kept], [warped[k] for k in kept], "vote")
-    return dice(voted.labels, truth, truth.values())
 
 
 def _estimates(atlas: Atlas, used: Sequence[str], places: Sequence[Path], labels: LabelMap) -> dict[int, float]:
@@ -450,16 +406,10 @@ def _estimates(atlas: Atlas, used: Sequence[str], places: Sequence[Path], labels
     found: dict[int, list[float]] = {}
     for name, place in zip(used, places, strict=True):
         drawn = atlas.labels(name)
-        back = warp_labels(labels, read_transform(place / FILES["inverse"], drawn.geometry))
+        back = warp_labels(labels, io.read_transform(place / FILES["inverse"], drawn.geometry))
         for value, score in dice(back, drawn, drawn.values()).items():
             found.setdefault(value, []).append(score)
     return {value: float(np.mean(scores)) for value, scores in found.items()}
-
-
-def _calibration(atlas: Atlas) -> dict[str, float] | None:
-    """Return the line of an evaluation of these atlases, None where there was none."""
-    path = atlas.folder / EVALUATION
-    return read_record(Calibration, path).content() if is_file(path) else None
 
 
 @called(EvaluateJob)
@@ -524,6 +474,6 @@ def evaluate_atlas(job: EvaluateJob) -> dict[str, Any]:
     line = {"slope": slope, "intercept": float(y.mean() - slope * x.mean()), "rho": rho}
     content["estimate"] = {**line, "pairs": len(pairs)}
     write_record(Path(job.output) / EVALUATION, content)
-    with owned_path(atlas.folder / EVALUATION) as part:
+    with io.owned_path(atlas.folder / EVALUATION) as part:
         part.write_text(record_text(line), encoding="utf-8")
     return content

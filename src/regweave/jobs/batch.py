@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from regweave import extras, notices
 from regweave.config.presets import load as load_settings
 from regweave.config.presets import metric_weights, preset
-from regweave.errors import RegweaveError, UsageError
+from regweave.errors import UsageError
 from regweave.io import image_sha256, names_file, owned_path, prepare_output, sha256
 from regweave.io.disk.files import is_file
 from regweave.io.disk.outputs import working_folder
@@ -29,12 +29,11 @@ from regweave.io.disk.records import (
     plain,
     record_text,
     this_program,
-)  # fmt: skip
-from regweave.jobs.cluster import Cluster, require_cluster
+)
 from regweave.jobs.runner import forget_peak, measured_peak_mb
 from regweave.jobs.store import Outcome, run_tasks, worker_count
 from regweave.jobs.table import IMAGES, MASKS, PairTable, Table, TableColumns, read_table
-from regweave.jobs.workers import Team, place
+from regweave.jobs.workers import Cluster, Team, place, require_cluster
 from regweave.measures.verdict import Reason, Verdict, Word, tally
 from regweave.model import find_model
 from regweave.model.model import Model
@@ -51,13 +50,13 @@ from regweave.run.result import Result, load
 
 LABELS = ("fixed_labels", "moving_labels")
 COMPANIONS = (*LABELS, *MASKS)
-COLUMNS = TableColumns(
-    ("id", *IMAGES), (*COMPANIONS, "model", "preset", "init", "guide", "group"), (*IMAGES, *COMPANIONS),
-    "each line names a pair and its two images",
-)  # fmt: skip
 STORE = "tasks"
 RESULTS = ("results.csv", "results.json", INDEX)
 RESERVED = (STORE, *RESULTS)  # names in the folder of a batch that no pair may have
+COLUMNS = TableColumns(
+    ("id", *IMAGES), (*COMPANIONS, "model", "preset", "init", "guide", "group"), (*IMAGES, *COMPANIONS),
+    "each line names a pair and its two images", RESERVED,
+)  # fmt: skip
 THUMBNAIL = "thumbnail.png"
 FILES = "files"  # key of the hashes of a row's files in the store
 FORMAT: Literal["regweave-batch"] = "regweave-batch"
@@ -267,10 +266,7 @@ def batch(job: BatchJob) -> Batch:
     tasks = tasks[_shard(job)]
     require_cluster(job.scheduler)
     part, resume = job.shard is not None, job.resume or job.collect or job.shard is not None
-    with (
-        working_folder(folder, STORE, "a batch", resume=resume, shared=part),
-        Team(n, placement.gpus) as team,
-    ):
+    with working_folder(folder, STORE, "a batch", resume=resume, shared=part), Team(n, placement.gpus) as team:
         outcomes = run_tasks(
             tasks, register_row, workers=None if job.scheduler else team, scheduler=job.scheduler,
             store=folder / STORE, on_progress=job.on_progress, whole=partial(is_whole, folder),
@@ -284,7 +280,6 @@ def batch(job: BatchJob) -> Batch:
 
 
 def _shard(job: BatchJob) -> slice:
-    """Return the rows of the list that run here, or refuse the words that choose them."""
     if job.shard is None:
         return slice(None)
     found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", job.shard)
@@ -301,9 +296,6 @@ def _task(
 
     The hashes of the files are part of the task, so that a changed file is another task.
     """
-    if row["id"].lower() in RESERVED:
-        message = f"{table.name} is not a usable list of pairs: the id {row['id']!r} is the name of an output"
-        raise RegweaveError("E132", message, f"give it another id than {', '.join(RESERVED)}")
     words = {**common, **{name: row.get(name) or common[name] for name in ("model", "preset", "init", "guide")}}
     asked = asked_guides(words["guide"], only=words["guide_only"])
     require_labels(asked, *(row.get(name) for name in LABELS))

@@ -22,38 +22,27 @@ from regweave.progress import OnBatchProgress
 
 SCANS = ("plan", "today")
 COLUMNS = TableColumns(
-    ("id", *SCANS), ("rtstruct",), (), "each line names a plan and a scan of today, folders of DICOM files"
+    ("id", *SCANS), ("rtstruct",), (), "each line names a plan and a scan of today, folders of DICOM files", RESERVED
 )
 
 
 def contours_list(
-    table: Table,
-    output: str | Path,
-    *,
-    workers: int | None = None,
-    resume: bool = False,
-    on_progress: OnBatchProgress | None = None,
-    **options: Any,
-) -> Batch:
+    table: Table, output: str | Path, *, workers: int | None = None, resume: bool = False,
+    on_progress: OnBatchProgress | None = None, **options: Any,
+) -> Batch:  # fmt: skip
     """Bring the contours of a plan onto each later scan of a list; a row that fails stops no other.
 
     The columns are ``id``, ``plan``, ``today`` and, if wanted, ``rtstruct``; paths are relative to the list. With
     ``resume`` rows are kept whose files, options and results are as they were. ``options`` are those of
-    `regweave.propagate_contours`, with paths for files.
-
-    Raises
-    ------
-    RegweaveError
-        Before anything is computed: E101, E132 for the list, E150 where the folder holds something else.
+    `regweave.propagate_contours`, with paths for files. Before anything is computed E101 is raised for files, E132 for
+    the list, E150 where the folder holds something else.
     """
     listed = read_table(table, COLUMNS)
-    hashes = {str(path): sha256(path) for path in map(_file_of, options.values()) if path is not None}
+    named = [one if one.is_file() else find_model(one) for one in options.values() if isinstance(one, Path)]
+    hashes = {str(path): sha256(path) for path in named}
     judged_by = read_rules(options["rules"]) if options.get("rules") else clinic_rules()
     tasks = []
     for row in listed.rows:
-        if row["id"].lower() in RESERVED:
-            message = f"{listed.name} is not a usable list: the id {row['id']!r} is the name of an output"
-            raise RegweaveError("E132", message, f"give it another id than {', '.join(RESERVED)}")
         places = {name: str(listed.folder / row[name]) for name in (*SCANS, "rtstruct") if name in row}
         read = {name: _hashes(place) for name, place in places.items()}
         folder = str(Path(output).absolute() / row["id"])
@@ -67,13 +56,6 @@ def contours_list(
         found = Batch(rules=judged_by.name, rows=rows, provenance=this_program(), folder=Path(output))
         found.write()
     return found
-
-
-def _file_of(value: Any) -> Path | None:
-    """Return the file that an option names, also that of a shipped model."""
-    if not isinstance(value, Path):
-        return None
-    return value if value.is_file() else find_model(value)
 
 
 def _hashes(place: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Cross-validation folds grouped by patient."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +38,8 @@ def split_groups(pairs: Sequence[PairFiles], k: int, seed: int = 0) -> list[Fold
         hint = "ask for at least 2 folds and no more than there are patients"
         raise RegweaveError("E134", f"{k} folds from {len(units)} patients", hint)
     rng = np.random.default_rng(seed)
-    deals = [_folds(pairs, _deal(units, k, rng)) for _ in range(DEALS)]
+    orders = (rng.permutation(len(units)) for _ in range(DEALS))
+    deals = [_folds(pairs, [{p for i in order[n::k] for p in units[i]} for n in range(k)]) for order in orders]
     best = max(deals, key=lambda folds: (min(len(f.test) for f in folds), sum(len(f.test) for f in folds)))
     for number, fold in enumerate(best, start=1):
         if not (fold.train and fold.test):
@@ -71,11 +72,6 @@ def connected_patients(pairs: Sequence[PairFiles]) -> list[tuple[str, ...]]:
             sets.remove(other)
         sets.append(mine)
     return sorted(tuple(sorted(s)) for s in sets)
-
-
-def _deal(units: Sequence[Iterable[str]], k: int, rng: np.random.Generator) -> list[set[str]]:
-    order = rng.permutation(len(units))
-    return [{patient for i in order[part::k] for patient in units[i]} for part in range(k)]
 
 
 def _folds(pairs: Sequence[PairFiles], parts: Sequence[set[str]]) -> list[Fold]:

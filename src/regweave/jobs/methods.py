@@ -16,7 +16,7 @@ from regweave.io import sha256
 from regweave.io.modality import BankName, bank_of
 from regweave.jobs.runner import pair_score
 from regweave.jobs.store import Outcome
-from regweave.jobs.table import PairFiles, pair_modalities
+from regweave.jobs.table import PairFiles
 from regweave.model import find_model
 from regweave.model.model import Model
 from regweave.run.read import Reading
@@ -42,10 +42,6 @@ class SmoothnessParameter:
         return [self.get(settings) * factor for factor in self.factors]
 
 
-def _refine_smoothness(settings: Settings) -> float:
-    return settings.refine.smoothness_for("mr" if settings.modality == "auto" else settings.modality)
-
-
 LEVELS = SmoothnessParameter(
     "levels", "tuning", FACTORS,
     lambda settings: settings.smoothness,
@@ -53,7 +49,7 @@ LEVELS = SmoothnessParameter(
 )  # fmt: skip
 REFINE = SmoothnessParameter(
     "refine", "refine_tuning", REFINE_FACTORS,
-    _refine_smoothness,
+    lambda settings: settings.refine.smoothness_for("mr" if settings.modality == "auto" else settings.modality),
     lambda settings, value: settings.with_refine_smoothness(value),
 )  # fmt: skip
 PARAMETERS = (LEVELS, REFINE)
@@ -106,13 +102,11 @@ class Method:
     def describe(self) -> dict[str, Any]:
         """Return the method as JSON values."""
         return {
-            "name": self.name,
-            "settings": self.settings.model_dump(mode="json"),
+            "name": self.name, "settings": self.settings.model_dump(mode="json"),
             "model": None if self.model is None else {"file": self.model[0].name, "sha256": self.model[1]},
-            "predicted_classes": self.predicted,
-            "tuning": _curve(self.tuning),
+            "predicted_classes": self.predicted, "tuning": _curve(self.tuning),
             "refine_tuning": _curve(self.refine_tuning),
-        }
+        }  # fmt: skip
 
 
 def model_methods(paths: Sequence[Path]) -> list[tuple[Method, Model]]:
@@ -167,7 +161,9 @@ def bank_of_list(settings: Settings, pairs: Sequence[PairFiles], reading: Readin
     problem: RegweaveError | None = None
     for pair in pairs:
         try:
-            return bank_of(*pair_modalities(pair, reading))
+            fixed = reading.image(pair.fixed, reading.fixed_modality).modality
+            moving = reading.image(pair.moving, reading.moving_modality).modality
+            return bank_of(fixed or "mr", moving or "mr")
         except RegweaveError as error:
             problem = problem or error
     assert problem is not None

@@ -19,11 +19,9 @@ COLUMNS = TableColumns(
 
 
 def measure(
-    labels: ImageLike | Table,
-    image: ImageLike | None = None,
-    *,
+    labels: ImageLike | Table, image: ImageLike | None = None, *,
     label_names: str | Path | Mapping[int, str] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Any]]:  # fmt: skip
     """Measure the volume of each structure, and the mean, spread and range of an image in it.
 
     Parameters
@@ -50,16 +48,15 @@ def measure(
     if listed or (isinstance(labels, str | Path) and Path(labels).suffix.lower() == ".csv"):
         if image is not None:
             raise UsageError("E192", "a list and an image are both given", "name the images in the column image")
-        rows = read_table(labels, COLUMNS).rows  # type: ignore[arg-type]
-        return [
-            {"id": row["id"], **found}
-            for row in rows
-            for found in measure(row["labels"], row.get("image"), label_names=label_names)
-        ]
-    found = read_labels(labels, names_path=label_names)
+        out: list[dict[str, Any]] = []
+        for row in read_table(labels, COLUMNS).rows:  # type: ignore[arg-type]
+            found = measure(row["labels"], row.get("image"), label_names=label_names)
+            out += [{"id": row["id"], **one} for one in found]
+        return out
+    map_ = read_labels(labels, names_path=label_names)
     if image is None:
-        return region_table(found)
+        return region_table(map_)
     volume = read_image(image)
     subject = "the labels" if isinstance(labels, LabelMap) or not isinstance(labels, str | Path) else labels
-    check_same_grid(volume.geometry, found.geometry, subject)
-    return region_table(found, volume)
+    check_same_grid(volume.geometry, map_.geometry, subject)
+    return region_table(map_, volume)

@@ -20,9 +20,8 @@ from regweave.config.settings import Settings
 from regweave.io import image_sha256
 from regweave.io.disk.files import peak_memory_mb
 from regweave.io.disk.records import Measured, RecordPart, Text
-from regweave.jobs.cluster import Cluster
 from regweave.jobs.store import Outcome, run_tasks, worker_count
-from regweave.jobs.workers import Placement, Team
+from regweave.jobs.workers import LANES, Cluster, Placement, Team
 from regweave.measures.deformation import InverseError, Regularity
 from regweave.measures.likeness import Likeness
 from regweave.measures.scores import PairScore
@@ -80,11 +79,8 @@ class PairNumbers(RecordPart):
         """Return a number of the pair, or of each of its structures."""
         if name in self.regularity:
             return [self.regularity[name]]
-        return (
-            [getattr(self, name)]
-            if name in type(self).model_fields
-            else [getattr(s, name) for s in self.score.structures]
-        )
+        own = name in type(self).model_fields
+        return [getattr(self, name)] if own else [getattr(s, name) for s in self.score.structures]
 
 
 def judge_pair(numbers: PairNumbers, rules: Rules) -> Verdict:
@@ -106,17 +102,11 @@ def score_pair(task: ScoringTask) -> dict[str, Any]:
         )  # fmt: skip
         result = run(job, keep_view=False)
     return PairNumbers(
-        structures=result.with_surfaces(),
-        seconds=sum(result.seconds.values()),
-        peak_mb=measured_peak_mb(),
-        regularity=result.regularity,
-        inverse_error=result.inverse_error,
-        likeness=result.likeness,
-        smoothness=result.weights.pairwise,
-        modality=result.provenance.modality.bank,
-        warnings=result.warnings,
+        structures=result.with_surfaces, seconds=sum(result.seconds.values()), peak_mb=measured_peak_mb(),
+        regularity=result.regularity, inverse_error=result.inverse_error, likeness=result.likeness,
+        smoothness=result.weights.pairwise, modality=result.provenance.modality.bank, warnings=result.warnings,
         device=result.provenance.device,
-    ).content()
+    ).content()  # fmt: skip
 
 
 @cache
@@ -173,18 +163,14 @@ class Runner:
     """
 
     def __init__(
-        self,
-        reading: Reading,
-        workers: int | None,
-        scheduler: str | Cluster | None,
-        store: Path,
-        on_progress: OnBatchProgress | None,
-        placement: Placement | None = None,
-    ) -> None:
+        self, reading: Reading, workers: int | None, scheduler: str | Cluster | None, store: Path,
+        on_progress: OnBatchProgress | None, placement: Placement | None = None,
+    ) -> None:  # fmt: skip
         self.reading, self._scheduler, self.placement = reading, scheduler, placement or Placement()
         gpus, n = self.placement.gpus, worker_count(workers, scheduler)
         self.team = None if scheduler is not None else Team(n, gpus)
-        self._lanes = Team(self.placement.lanes(workers, n), gpus, threads=True) if gpus else self.team
+        lanes = workers or max(1, min(n, LANES * len(gpus)))  # threads that register on the GPUs at once
+        self._lanes = Team(lanes, gpus, threads=True) if gpus else self.team
         self.store, self._on_progress = store, on_progress  # the folder in which finished work is kept
         self._known: dict[Path, str] = {}
 

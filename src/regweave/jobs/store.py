@@ -21,8 +21,7 @@ from pydantic import BaseModel
 
 from regweave.errors import UsageError
 from regweave.io import atomic_path
-from regweave.jobs.cluster import Cluster, as_cluster, on_cluster, program_hash
-from regweave.jobs.workers import Function, Team, on_processes
+from regweave.jobs.workers import Cluster, Function, Team, as_cluster, on_cluster, on_processes, program_hash
 from regweave.predictors import Predictor
 from regweave.progress import BatchProgress, OnBatchProgress
 from regweave.run.memory import MAX_THREADS, allowed_threads
@@ -42,16 +41,10 @@ class Outcome:
 
 
 def run_tasks(
-    tasks: Iterable[tuple[str, Any]],
-    function: Function,
-    *,
-    workers: int | Team | None = None,
-    scheduler: str | Cluster | None = None,
-    store: Path | None = None,
-    on_progress: OnBatchProgress | None = None,
-    whole: Callable[[Outcome], bool] | None = None,
-    missing: str | None = None,
-) -> list[Outcome]:
+    tasks: Iterable[tuple[str, Any]], function: Function, *, workers: int | Team | None = None,
+    scheduler: str | Cluster | None = None, store: Path | None = None, on_progress: OnBatchProgress | None = None,
+    whole: Callable[[Outcome], bool] | None = None, missing: str | None = None,
+) -> list[Outcome]:  # fmt: skip
     """Run a function on many arguments in parallel; an outcome for each, in the order of the tasks.
 
     Keys are unique names; arguments are small: JSON values, paths, numpy arrays, dataclasses, pydantic models. Where
@@ -63,14 +56,8 @@ def run_tasks(
     ``store`` and looked up there first; those that failed, those of other code, and those whose files ``whole`` finds
     changed run again; with ``missing``, the text of their error, no task runs.
 
-    Raises
-    ------
-    UsageError
-        E192, E193 where workers or scheduler cannot be used.
-    RegweaveError
-        E156 where the scheduler has no workers, E197 where it was lost, E199 where a worker runs other code.
-    KeyboardInterrupt
-        After the running processes have been ended; what had finished is in the store.
+    Raises E192 and E193 where workers or scheduler cannot be used, E156 where the scheduler has no workers, E197 where
+    it was lost, E199 where a worker runs other code. On Ctrl-C the running processes are ended first.
     """
     listed = list(tasks)
     if len({key for key, _ in listed}) < len(listed):
@@ -103,7 +90,10 @@ def run_tasks(
                 key = todo[index][0]
                 value = None if answer.text is None else json.loads(answer.text)
                 outcomes[key] = Outcome(key, value, answer.error, answer.seconds)
-                _save(files[key], outcomes[key])
+                if (file := files[key]) is not None and answer.error is None:
+                    content = {"key": key, "value": value, "seconds": answer.seconds}
+                    with atomic_path(file) as part:  # Python writes and reads floats without loss
+                        part.write_text(json.dumps(content), encoding="utf-8")
                 pace = (time.monotonic() - start) / (len(outcomes) - reused)
                 report(key, pace * (len(listed) - len(outcomes)))
     return [outcomes[key] for key, _ in listed]
@@ -122,12 +112,10 @@ def worker_count(workers: int | Team | None, scheduler: str | Cluster | None) ->
 
 def content_hash(value: Any) -> str:
     """Return 64 hexadecimal digits that change with the content of a value."""
-    text = json.dumps(value, sort_keys=True, default=_plain)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=_plain).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value that JSON lacks to one that it has."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, np.ndarray):
@@ -155,11 +143,3 @@ def _load(file: Path | None, key: str) -> Outcome | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         logger.warning("%s is damaged; the task runs again", file.name)
     return None
-
-
-def _save(file: Path | None, outcome: Outcome) -> None:
-    if file is None or outcome.error is not None:
-        return
-    content = {"key": outcome.key, "value": outcome.value, "seconds": outcome.seconds}
-    with atomic_path(file) as part:
-        part.write_text(json.dumps(content), encoding="utf-8")  # Python writes and reads floats without loss

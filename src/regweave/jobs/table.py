@@ -24,7 +24,7 @@ from regweave.io.images import files_of
 from regweave.io.labels import join_names
 from regweave.measures.statistics import patients_of
 from regweave.run.read import Reading
-from regweave.types import LabelMap, Modality, Volume
+from regweave.types import LabelMap, Volume
 
 IMAGES = ("fixed", "moving")
 FILES = (*IMAGES, "fixed_labels", "moving_labels")
@@ -67,6 +67,8 @@ class TableColumns:
     optional: tuple[str, ...]
     files: tuple[str, ...]  # those that name files
     why: str  # reason for the required ones, for messages
+    reserved: tuple[str, ...] = ()  # names of outputs, which no id may be
+    least: int = 1  # rows
 
 
 SCORED = TableColumns(
@@ -93,15 +95,23 @@ def read_table(table: Table, columns: TableColumns) -> PairTable:
         path = require_file(table)
         name, folder, lines = f"'{path}'", path.absolute().parent, _lines(path)
     else:
-        name, folder, lines = "the table", Path.cwd(), _rows_in_memory(table)
+        name, folder = "the table", Path.cwd()
+        given = table.to_dict("records") if hasattr(table, "to_dict") else [dict(row) for row in table]
+        header = list(dict.fromkeys(str(word) for row in given for word in row))
+        # What is missing in a row, None or NaN, is an empty cell.
+        lines = [(1, header), *((n, [_cell(row.get(c)) for c in header]) for n, row in enumerate(given, start=2))]
     if not lines:
         raise _bad(name, "it is empty", f"begin with the line {','.join((*columns.required, *columns.optional))}")
     _check_header(name, lines[0][1], columns)
     rows = [_row(name, line, dict(zip(lines[0][1], cells, strict=True)), columns) for line, cells in lines[1:]]
-    if not rows:
-        raise _bad(name, "it has no pairs", "write one line for each pair below the header")
+    if len(rows) < columns.least:
+        found = "it has no pairs" if not rows else f"it has {len(rows)} row, needed are {columns.least}"
+        raise _bad(name, found, "write one line for each pair below the header")
     seen: set[str] = set()
     for row in rows:
+        if row["id"].lower() in columns.reserved:
+            hint = f"give it another id than {', '.join(columns.reserved)}"
+            raise _bad(name, f"the id {row['id']!r} is the name of an output", hint)
         if row["id"].lower() in seen:
             raise _bad(name, f"id {row['id']!r} occurs twice", "give each pair its own id, not by case alone")
         seen.add(row["id"].lower())
@@ -112,21 +122,18 @@ def read_table(table: Table, columns: TableColumns) -> PairTable:
 
 def read_pairs(listed: Table) -> list[PairFiles]:
     """Read a list of pairs with labels, as `read_table` does; the paths of the result are absolute."""
-    table = read_table(listed, SCORED)
-    return [_pair(table.name, row) for row in table.rows]
-
-
-def _pair(name: str, row: Mapping[str, str]) -> PairFiles:
-    group = row.get("group", row["id"])
-    if not patients_of(group):
-        raise _bad(name, f"{row['id']}: group {group!r} names no patient", "write patients as p07 or p07+p11")
-    fixed, moving, fixed_labels, moving_labels = (Path(row[column]) for column in FILES)
-    fixed_mask, moving_mask = (Path(row[column]) if column in row else None for column in MASKS)
-    return PairFiles(row["id"], fixed, moving, fixed_labels, moving_labels, group, fixed_mask, moving_mask)
+    table, found = read_table(listed, SCORED), []
+    for row in table.rows:
+        group = row.get("group", row["id"])
+        if not patients_of(group):
+            reason = f"{row['id']}: group {group!r} names no patient"
+            raise _bad(table.name, reason, "write patients as p07 or p07+p11")
+        files = {column: Path(row[column]) for column in (*FILES, *MASKS) if column in row}
+        found.append(PairFiles(row["id"], group=group, **files))
+    return found
 
 
 def _lines(path: Path) -> list[tuple[int, list[str]]]:
-    """Cells without surrounding blanks, and the line they are on; blank lines do not count."""
     name = f"'{path}'"
     try:
         reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
@@ -138,13 +145,6 @@ def _lines(path: Path) -> list[tuple[int, list[str]]]:
             message = f"line {line} has {len(cells)} cells, the header {len(lines[0][1])}"
             raise _bad(name, message, "correct the line")
     return lines
-
-
-def _rows_in_memory(table: Any) -> list[tuple[int, list[str]]]:
-    """Lines of a table in memory; what is missing in a row, None or NaN, is an empty cell."""
-    rows = table.to_dict("records") if hasattr(table, "to_dict") else [dict(row) for row in table]
-    header = list(dict.fromkeys(str(name) for row in rows for name in row))
-    return [(1, header), *((n, [_cell(row.get(c)) for c in header]) for n, row in enumerate(rows, start=2))]
 
 
 def _cell(value: object) -> str:
@@ -216,15 +216,6 @@ def write_pairs(path: str | Path, pairs: Iterable[PairFiles]) -> None:
             writer.writerow([pair.id, *(shown[c] for c in FILES), pair.group, *(shown.get(c, "") for c in masks)])
 
 
-def pair_modalities(pair: PairFiles, reading: Reading) -> tuple[Modality, Modality]:
-    """Read the images of a pair and return the modality of the fixed and of the moving one."""
-    fixed = reading.image(pair.fixed, reading.fixed_modality).modality
-    moving = reading.image(pair.moving, reading.moving_modality).modality
-    assert fixed is not None
-    assert moving is not None
-    return fixed, moving
-
-
 def in_one_numbering(reading: Reading, pairs: Sequence[PairFiles]) -> Reading:
     """Return rules that number the structures of a list alike, by their names."""
     files = dict.fromkeys(file for pair in pairs for file in (pair.moving_labels, pair.fixed_labels))
@@ -277,7 +268,6 @@ def pairs_on_disk(pairs: Pairs, folder: Path, groups: Sequence[str] | None = Non
 
 
 def _cells_of(pair: Any, number: int, name: str, folder: Path) -> dict[str, Any]:
-    """Cells of one pair, each image a file."""
     if isinstance(pair, PairFiles):
         row = dict(vars(pair))
     elif isinstance(pair, Mapping):

@@ -11,17 +11,8 @@ from typing import Any
 import numpy as np
 from scipy import linalg, ndimage
 
-from regweave import notices
+from regweave import io, notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import (
-    fill_value,
-    image_sha256,
-    owned_path,
-    read_transform,
-    write_image,
-    write_labels,
-    write_transform,
-)
 from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import record_text, write_record
 from regweave.io.labels import join_names
@@ -42,7 +33,9 @@ from regweave.spatial.warp import chained, inverse_of, warp_image, warp_labels
 from regweave.threads import kernel_threads, side_by_side
 from regweave.types import Ends, Field, Float64Array, Geometry, Transform, Volume
 
-COLUMNS = TableColumns(("id", "image"), ("labels", "mask"), ("image", "labels", "mask"), "each line names an image")
+COLUMNS = TableColumns(
+    ("id", "image"), ("labels", "mask"), ("image", "labels", "mask"), "each line names an image", least=2
+)
 STILL = 0.005  # Relative change of the template below which no round follows
 MOST_BIAS = 0.02  # Voxels of the mean field at which its inverse is applied no more
 CORRECTIONS = 6
@@ -98,12 +91,9 @@ def build_template(job: TemplateJob) -> dict[str, Any]:
         E135 where a registration failed, E150 where the output is taken, E172 where some images are CT and others not.
     """
     listed = read_table(job.images, COLUMNS)
-    if len(listed.rows) < 2:
-        message = f"{listed.name} is not a usable list of images: it has one, two or more are needed"
-        raise RegweaveError("E132", message, "add images")
     if job.rounds < 1 or not 0 <= job.sharpen <= 5:
         raise UsageError("E192", f"--rounds is {job.rounds}, --sharpen {job.sharpen:g}", "give 1 or more, and 0 to 5")
-    rows = sorted((dict(row) for row in listed.rows), key=lambda row: (image_sha256(row["image"]), row["id"]))
+    rows = sorted((dict(row) for row in listed.rows), key=lambda row: (io.image_sha256(row["image"]), row["id"]))
     folder, done, reading = Path(job.output), list[dict[str, float]](), Reading()
     with kernel_threads(allowed_threads(job.workers)), working_folder(folder, STORE, "a template", resume=job.resume):
         named = [reading.names_beside(row["labels"]) for row in rows if "labels" in row]
@@ -154,9 +144,8 @@ def _first_space(people: Sequence[_Person]) -> tuple[Geometry, list[Float64Array
 def _registered(
     people: Sequence[_Person], starts: Sequence[Float64Array], template: Volume, folder: Path, job: TemplateJob
 ) -> list[Transform]:
-    """Register all images to a template, and return the maps from it to them."""
     folder.mkdir(exist_ok=True)
-    write_image(folder / "template.nii.gz", template)
+    io.write_image(folder / "template.nii.gz", template)
     rows = []
     for one, start in zip(people, starts, strict=True):
         write_linear(folder / f"{one.id}.tfm", start)
@@ -173,7 +162,7 @@ def _registered(
         name, text = next(iter(found.failures.items()))
         raise RegweaveError("E135", f"{name} cannot be registered: {text}", "repair it or take it off the list")
     where = folder / "registrations"
-    return [read_transform(where / one.id / FILES["transform"], template.geometry) for one in people]
+    return [io.read_transform(where / one.id / FILES["transform"], template.geometry) for one in people]
 
 
 def unbiased(maps: Sequence[Transform], grid: Geometry) -> tuple[list[Transform], float]:
@@ -207,7 +196,7 @@ def _mean(people: Sequence[_Person], maps: Sequence[Transform], grid: Geometry, 
     outside = OUTSIDE_HU if people[0].image.modality == "ct" else 0.0
     total = np.zeros(grid.shape)
     for one, path in zip(people, maps, strict=True):
-        total += one.scale * warp_image(one.image, path, fill=fill_value(one.image)).data.astype(np.float64)
+        total += one.scale * warp_image(one.image, path, fill=io.fill_value(one.image)).data.astype(np.float64)
     mean = total / len(people)
     if sharpen:
         detail = mean - ndimage.gaussian_filter(mean, 1.0, mode="nearest")
@@ -218,21 +207,20 @@ def _mean(people: Sequence[_Person], maps: Sequence[Transform], grid: Geometry, 
 def _write(
     people: Sequence[_Person], maps: Sequence[Transform], template: Volume, folder: Path, reading: Reading
 ) -> None:
-    """Write the template, the labels by a vote, and both directions of every map."""
-    with owned_path(folder / "template.nii.gz") as part:
-        write_image(part, template)
+    with io.owned_path(folder / "template.nii.gz") as part:
+        io.write_image(part, template)
     (folder / "transforms").mkdir(exist_ok=True)
     labels = []
     for one, path in zip(people, maps, strict=True):
         there = Transform(path.field, path.affine, Ends("fixed_to_moving", template.geometry, one.image.geometry))
-        write_transform(folder / "transforms" / f"{one.id}.h5", there)
-        write_transform(folder / "transforms" / f"{one.id}_inverse.h5", invert(there).transform)
+        io.write_transform(folder / "transforms" / f"{one.id}.h5", there)
+        io.write_transform(folder / "transforms" / f"{one.id}_inverse.h5", invert(there).transform)
         if (own := reading.labels(one.row.get("labels"), one.image.geometry)) is not None:
             labels.append(warp_labels(own, path))
     if len(labels) == len(people):
         fused = fuse(template, [template] * len(labels), labels, "vote").labels
-        with owned_path(folder / "labels.nii.gz") as part:
-            write_labels(part, fused)
+        with io.owned_path(folder / "labels.nii.gz") as part:
+            io.write_labels(part, fused)
         if fused.names:
-            with owned_path(folder / "labels.json") as part:
+            with io.owned_path(folder / "labels.json") as part:
                 part.write_text(record_text({str(v): name for v, name in fused.names.items()}), encoding="utf-8")

@@ -70,7 +70,7 @@ def draw(result: Result, folder: Path, detail: str = "normal", *, judged: bool =
     was ``judged`` again replaces its record.
     """
     began = time.perf_counter()
-    result = result.model_copy(update={"score": result.with_surfaces()})
+    result = result.model_copy(update={"score": result.with_surfaces})
     page = registration_page(result, folder, detail)
     first = "page" not in result.seconds
     if first:

@@ -1,4 +1,4 @@
-"""Check of a registration without labels of the fixed image: one run back, and mild repetitions.
+"""Measurements of a registration, and its check without labels of the fixed image: one run back, mild repetitions.
 
 Where runs with slightly other weights and smoothness differ, or there and back does not return, the images determine
 the transform badly. An error that all runs share is invisible here: only the likeness of the images can show it.
@@ -7,20 +7,40 @@ the transform badly. An error that all runs share is invisible here: only the li
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import ndimage
 
+from regweave import notices
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
 from regweave.io.disk.records import Count, Measured, RecordPart, Text, Whole
+from regweave.io.geometry import affine_of
 from regweave.measures.body import body_mask
+from regweave.measures.deformation import InverseError
 from regweave.measures.overlap import dice
-from regweave.spatial.deformation import inverse_errors_mm
+from regweave.measures.scores import PairScore, score_labels
+from regweave.registration.align import Step
+from regweave.spatial.deformation import inverse_errors_mm, summary_mm
+from regweave.spatial.intensity import inside
 from regweave.spatial.warp import warp_image, warp_labels
-from regweave.types import Field, Float32Array, ImagePair, LabelMap, Transform, Volume, WeightTable
+from regweave.types import (
+    Field,
+    Float32Array,
+    Geometry,
+    Image,
+    ImagePair,
+    LabelMap,
+    NodeEvidence,
+    Transform,
+    Volume,
+    WeightTable,
+)
 
 REPETITIONS = 3
 SEED = 20_240_501
@@ -74,10 +94,9 @@ class Check(RecordPart):
 
     def words(self) -> str:
         """Describe the check in one line."""
-        apart = (
-            f"{self.repetitions} repetitions differ by {self.apart_mm:.2g} mm, there and back by {self.back_mm:.2g} mm"
-        )
-        return f"{apart}; limit of nine errors in ten: {self.limit_mm:.2g} mm on average"
+        apart = f"{self.repetitions} repetitions differ by {self.apart_mm:.2g} mm"
+        back = f"there and back by {self.back_mm:.2g} mm"
+        return f"{apart}, {back}; limit of nine errors in ten: {self.limit_mm:.2g} mm on average"
 
 
 def perturbed(settings: Settings, weights: WeightTable, repetition: int) -> tuple[Settings, WeightTable]:
@@ -180,13 +199,9 @@ def limits_mm(found: Float32Array, voxel_mm: float) -> Float32Array:
 
 
 def summarise(
-    pair: ImagePair,
-    transform: Transform,
-    image: Volume,
-    warped: LabelMap | None,
-    repeated: Repetitions,
+    pair: ImagePair, transform: Transform, image: Volume, warped: LabelMap | None, repeated: Repetitions,
     back: Transform,
-) -> tuple[Check, Volume]:
+) -> tuple[Check, Volume]:  # fmt: skip
     """Return the check of a result, and the map of its limits in mm on the fixed grid.
 
     ``image`` and ``warped`` are the moving image and labels on the fixed grid. ``back`` takes moving points to fixed
@@ -245,3 +260,102 @@ def range_within(values: Volume, limit: Volume) -> tuple[Volume, Volume]:
 def _mean(values: Float32Array) -> float:
     known = values[np.isfinite(values) & (values >= 0)]
     return float(known.mean(dtype=np.float64)) if known.size else float("nan")
+
+
+# Measurements: overlap of structures, error of the inverse, evidence of the last discrete step
+
+VOLUME_CHANGE_LIMIT = 0.5
+
+
+def score_of(pair: ImagePair, warped: LabelMap | None) -> PairScore:
+    """Score the structures of both label maps, where there are both: as loaded, after the start, and warped."""
+    if pair.fixed_labels is None or pair.moving_labels is None or warped is None:
+        return PairScore()
+    start = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
+    moved = pair.initial_field is not None or not np.array_equal(pair.initial, np.eye(4))
+    loaded = warp_labels(pair.moving_labels, Transform(Field.zero(pair.fixed.geometry))) if moved else None
+    return score_labels(pair.fixed_labels, pair.moving_labels, warp_labels(pair.moving_labels, start), warped, loaded)
+
+
+def inverse_measures(
+    pair: ImagePair, forward: Transform, inverse: Transform, left: InverseError, kernels: Any
+) -> tuple[InverseError, dict[str, float]]:
+    """Return the error of an inverse inside the body, and there and back over all voxels."""
+    errors_mm = inverse_errors_mm(forward, inverse, kernels=kernels)
+    spacing_mm = float(pair.fixed.geometry.spacing_mm.max())
+    return left.with_round_trip(errors_mm, counted_body(pair.fixed), spacing_mm), summary_mm(errors_mm)
+
+
+def counted_body(image: Image) -> NDArray[np.bool_]:
+    """Voxels of the body that the mask lets count; the whole mask where it shows none of the body."""
+    body, mask = body_mask(image, image.labels), inside(image)
+    return body if mask is None else (body & mask if (body & mask).any() else mask)
+
+
+def warn_of_doubts(
+    pair: ImagePair, numbers: Mapping[str, float], inverse_error: InverseError, warped: LabelMap | None
+) -> None:
+    """Warn of folds, of an inexact inverse, and of structures that vanish, change or are outside a mask."""
+    if numbers["folding_fraction"] > 0:
+        share = f"{100 * numbers['folding_fraction']:.2g}%"  # one voxel of a large image is no 0.00%
+        notices.warn(f"W201: the field folds in {share} of the voxels; do not use it there")
+    if inverse_error.notable:
+        mind = "contours and images are not affected; mind it if you use inverse.h5 there"
+        notices.warn(f"W202: {inverse_error.words()}; {mind}")
+    for name, image in (("fixed", pair.fixed), ("moving", pair.moving)):
+        mask, labels = inside(image), image.labels
+        if mask is None or labels is None:
+            continue
+        # They are scored whole, though nothing guides them there.
+        shares = {v: float((~mask)[labels.data == v].mean()) for v in labels.values()}
+        outside = [f"{labels.name(v)} {share:.0%}" for v, share in shares.items() if share > 0]
+        if outside:
+            notices.warn(
+                f"W214: structures lie outside the {name} mask in part ({', '.join(outside)}); they are scored whole, "
+                "and outside the field only follows its surroundings"
+            )
+    if warped is None or pair.moving_labels is None:
+        return
+    maps = [(m, abs(np.linalg.det(m.geometry.affine[:3, :3]))) for m in (pair.moving_labels, warped)]
+    for value in pair.moving_labels.values():
+        before, after = (float((m.data == value).sum()) * voxel for m, voxel in maps)
+        name = pair.moving_labels.name(value)
+        if after == 0:
+            what = "it lies outside the fixed image or is thin"
+            notices.warn(f"W203: label {name} vanished from the warped labels; {what}")
+        elif abs(after - before) > VOLUME_CHANGE_LIMIT * before:
+            notices.warn(f"W203: label {name} changed its volume by {after / before - 1:+.0%}; look at it")
+
+
+class NodeRecorder:
+    """Callback of `align` that measures the deciding metric and the confidence of each node in the last step.
+
+    Another callback gets every step too. The settings are those of the levels, and name the last step.
+    """
+
+    def __init__(self, weights: WeightTable, schedule: Settings, then: Callable[[Step], None]) -> None:
+        self._weights, self._then = weights, then
+        self._members = tuple(member.name for member in schedule.bank)
+        self._last = (len(schedule.levels) - 1, schedule.levels[-1].steps - 1) if schedule.levels else None
+        self.evidence: NodeEvidence | None = None
+
+    def __call__(self, step: Step) -> None:
+        """Take a step."""
+        if (step.level, step.step) == self._last:
+            self.evidence = node_evidence(step, self._weights, self._members)
+        self._then(step)
+
+
+def node_evidence(step: Step, weights: WeightTable, members: tuple[str, ...]) -> NodeEvidence:
+    """Measure a step of the finest level; ``members`` are those that it used, in the order of its costs."""
+    shares, matrix = step.terms.shares.astype(np.float64), weights.select(members).matrix
+    w = shares @ matrix.T  # (N, M) or (N, L, M)
+    per_label = w[:, None, :] if w.ndim == 2 else w
+    costs = np.moveaxis(per_label, -1, 0) * step.terms.costs  # shares of members in the unaries of eq. (1), (M, N, L)
+    unary = np.partition(costs.sum(axis=0), 1, axis=1) if costs.shape[2] > 1 else None
+    confidence = np.zeros(costs.shape[1]) if unary is None else unary[:, 1] - unary[:, 0]
+    grid = step.around.grid
+    place = affine_of(np.diag(grid.spacing), grid.origin)
+    influence = costs.std(axis=2).reshape(-1, *grid.nodes).astype(np.float32)
+    geometry = Geometry(grid.nodes, step.scene.geometry.affine @ place)
+    return NodeEvidence(geometry, members, influence, confidence.reshape(grid.nodes).astype(np.float32))

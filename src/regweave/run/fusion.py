@@ -50,8 +50,12 @@ def fuse(target: Volume, images: Sequence[Volume], labels: Sequence[LabelMap], m
         box = ndimage.find_objects(decide.astype(np.uint8))[0]
         found[box], posterior[box] = _joint(target, images, codes, decide, box, values.size)
     elif differ.any():
-        decided = (_voted if method == "vote" else _staple)(codes[:, differ], values.size)
-        found[differ], posterior[differ] = decided
+        apart = codes[:, differ]
+        if method == "staple":
+            found[differ], posterior[differ] = _staple(apart, values.size)
+        else:  # the most frequent of the codes (A, V), of equals the lowest, and its share
+            votes = np.stack([(apart == k).sum(axis=0) for k in range(values.size)])
+            found[differ], posterior[differ] = votes.argmax(axis=0), (votes.max(axis=0) / len(codes)).astype(np.float32)
     agreement = (codes == found).mean(axis=0, dtype=np.float32)
     fitting = np.min_scalar_type(values[-1])
     names = {value: name for one in reversed(labels) for value, name in one.names.items()}
@@ -80,13 +84,6 @@ def _joint(
     found, posterior = _core.joint_fusion(patch(target.data), moving, around, inner, n, PATCH, REACH, ALPHA, BETA)
     middle = (slice(margin, -margin),) * 3
     return found[middle], posterior[middle]
-
-
-def _voted(codes: IntArray, n: int) -> tuple[IntArray, Float32Array]:
-    """Return the most frequent of the codes (A, V), of equals the lowest, and its share."""
-    votes = np.stack([(codes == k).sum(axis=0) for k in range(n)])
-    best = votes.argmax(axis=0)
-    return best.astype(np.int32), (votes.max(axis=0) / len(codes)).astype(np.float32)
 
 
 def _staple(codes: IntArray, n: int) -> tuple[IntArray, Float32Array]:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from regweave import notices
@@ -22,14 +21,6 @@ WORDS = {"all": True, "yes": True, "no": False}  # words of a cell of a list
 MOST_WEIGHT = 100.0  # largest weight of a structure, against the usual one
 HINT = f"give names of structures, or by name weights above 0 and up to {MOST_WEIGHT:g}"
 FAR_APART = 0.4  # where the mean Dice of the guides at the start is below this, they guide the start and the levels too
-
-
-@dataclass(frozen=True)
-class Guiding:
-    """Guides of a pair, and their record."""
-
-    guides: Guides
-    record: GuidesRecord
 
 
 def asked_guides(guide: Guide, *, only: bool = False) -> dict[str, float] | None:
@@ -60,8 +51,10 @@ def require_labels(asked: Mapping[str, float] | None, fixed_labels: object, movi
         raise UsageError("E128", message, "give the label maps of both images, or leave --guide out")
 
 
-def guiding(pair: ImagePair, recipe: Recipe, asked: Mapping[str, float], *, only: bool, anyway: bool) -> Guiding:
-    """Choose the structures that guide among those ``asked`` for by name, and make their maps.
+def guiding(
+    pair: ImagePair, recipe: Recipe, asked: Mapping[str, float], *, only: bool, anyway: bool
+) -> tuple[Guides, GuidesRecord]:
+    """Choose the structures that guide among those ``asked`` for by name, and make their maps and their record.
 
     With ``only`` nothing else guides; with ``anyway`` structures that seem exchanged guide too. Raises E128 where the
     settings have no refinement, neither label map has a structure of a name, or none may guide. Warns with W252 of
@@ -88,10 +81,12 @@ def guiding(pair: ImagePair, recipe: Recipe, asked: Mapping[str, float], *, only
         notices.warn(f"W252: structures do not guide ({reasons})")
     stage = recipe.settings.refine.stages(pair.fixed.geometry, recipe.bank)[-1]
     grids = stage.factors(pair.fixed.geometry), stage.factors(pair.moving.geometry)
-    levels = _overlap(pair, tuple(found.weights)) < FAR_APART
+    start = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
+    scores = dice(warp_labels(moving, start).data, fixed.data, list(found.weights))
+    levels = sum(scores.values()) / len(found.weights) < FAR_APART
     names = {value: moving.name(value) for value in found.weights}
     record = GuidesRecord(weights=found.weights, names=names, left_out=found.left_out, levels=levels, only=only)
-    return Guiding(guides_of(pair.fixed, pair.moving, found, grids), record)
+    return guides_of(pair.fixed, pair.moving, found, grids), record
 
 
 def _listed(left_out: Mapping[str, str]) -> str:
@@ -111,11 +106,3 @@ def _values(fixed: LabelMap, moving: LabelMap, asked: Mapping[str, float]) -> di
         there = ", ".join(moving.names.get(value, fixed.name(value)) for value in every)
         raise UsageError("E128", f"structures to guide: {what}", f"give each once; there are {there}")
     return values
-
-
-def _overlap(pair: ImagePair, values: tuple[int, ...]) -> float:
-    assert pair.fixed_labels is not None
-    assert pair.moving_labels is not None
-    start = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
-    found = dice(warp_labels(pair.moving_labels, start).data, pair.fixed_labels.data, list(values))
-    return sum(found.values()) / len(values)

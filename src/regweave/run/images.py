@@ -13,19 +13,8 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from regweave import io
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import (
-    atomic_path,
-    fill_value,
-    read_image,
-    read_labels,
-    read_transform,
-    smallest_displacement,
-    write_displacement,
-    write_image,
-    write_labels,
-    write_transform,
-)
 from regweave.io.disk.files import MAX_ARCHIVE_BYTES, damaged, is_file, open_file, require_memory
 from regweave.io.disk.records import write_record
 from regweave.io.disk.text import read_json
@@ -36,13 +25,9 @@ from regweave.spatial.warp import warp_image, warp_labels
 from regweave.types import Field, Geometry, ImagePair, LabelMap, NodeEvidence, Transform, Volume
 
 FILES = {
-    "warped": "warped.nii.gz",
-    "labels": "warped_labels.nii.gz",
-    "transform": "transform.h5",
-    "inverse": "inverse.h5",
-    "displacement": "displacement.nii.gz",
-    "report": "report.html",
-}
+    "warped": "warped.nii.gz", "labels": "warped_labels.nii.gz", "transform": "transform.h5", "inverse": "inverse.h5",
+    "displacement": "displacement.nii.gz", "report": "report.html",
+}  # fmt: skip
 """What can be chosen, and its file; ``result.json`` is always written, ``report`` has the folder ``view`` besides."""
 DEFAULT = ("warped", "labels", "transform", "inverse", "report")
 """All but the displacement, which repeats the transform."""
@@ -55,6 +40,8 @@ VIEW, NODES = "view", "nodes.npz"
 """Folder of what a page shows and the other files do not hold, and its file of the evidence of the last step."""
 WHOLE_UNITS_RANGE = 2000.0
 """Images that span more than this lose nothing that is seen when they are rounded to whole numbers."""
+BROKEN = OSError, ValueError, KeyError, EOFError, NotImplementedError, RuntimeError, BadZipFile, zlib.error
+"""What reading a damaged archive raises."""
 LABEL = re.compile(r"-?[0-9]{1,20}")  # up to 64 bits
 
 
@@ -112,7 +99,7 @@ class OutputImages:
     @property
     def before(self) -> Volume:
         """The moving image on the fixed grid, as initially aligned."""
-        return warp_image(self.pair.moving, self.start, fill=fill_value(self.pair.moving))
+        return warp_image(self.pair.moving, self.start, fill=io.fill_value(self.pair.moving))
 
     @property
     def labels_before(self) -> LabelMap | None:
@@ -137,43 +124,40 @@ class OutputImages:
         """Write the chosen files; for a report, what it shows besides them."""
         files = {name: folder / FILES[name] for name in chosen}
         if self.limit is not None:
-            write_image(folder / LIMIT, self.limit)
+            io.write_image(folder / LIMIT, self.limit)
         if "warped" in files:
-            write_image(files["warped"], self.warped)
+            io.write_image(files["warped"], self.warped)
         if "labels" in files and self.warped_labels is not None:
-            write_labels(files["labels"], self.warped_labels)
+            io.write_labels(files["labels"], self.warped_labels)
         for name in ("transform", "inverse"):
             if name in files:
                 _write_transform(files[name], getattr(self, name))
         if "displacement" in files:
-            write_displacement(files["displacement"], smallest_displacement(self.transform), self.transform.ends)
+            io.write_displacement(files["displacement"], io.smallest_displacement(self.transform), self.transform.ends)
         if "report" in files:
             # Where a structure set is written, the file of the labels has the grid of the scan.
             self._write_view(folder / VIEW, warped_labels="labels" not in files)
 
     def _write_view(self, target: Path, *, warped_labels: bool) -> None:
-        """Write the images and labels at the start, on the fixed grid, and the evidence of the last discrete step."""
         target.mkdir()
         _write_view_image(target / "fixed.nii.gz", self.fixed)
         _write_view_image(target / "moving.nii.gz", self.before)
         labels = {"fixed_labels": self.fixed_labels, "moving_labels": self.labels_before}
         for name, found in {**labels, "warped_labels": self.warped_labels if warped_labels else None}.items():
             if found is not None:
-                write_labels(target / f"{name}.nii.gz", found)
+                io.write_labels(target / f"{name}.nii.gz", found)
         nodes = self.nodes
         if nodes is not None:
-            with atomic_path(target / NODES) as part:
-                np.savez_compressed(
-                    part, affine=nodes.geometry.affine, influence=nodes.influence, confidence=nodes.confidence
-                )
+            with io.atomic_path(target / NODES) as part:
+                at, influence, confidence = nodes.geometry.affine, nodes.influence, nodes.confidence
+                np.savez_compressed(part, affine=at, influence=influence, confidence=confidence)
         content = {"members": [] if nodes is None else list(nodes.members), "names": self.names}
         write_record(target / "view.json", content)
 
 
 def _write_transform(path: Path, transform: Transform) -> None:
-    """Write a transform; of one without a field the matrix alone."""
     if transform.field.data.any():
-        write_transform(path, transform)
+        io.write_transform(path, transform)
     else:
         write_linear(path, transform.affine, transform.ends)
 
@@ -181,7 +165,7 @@ def _write_transform(path: Path, transform: Transform) -> None:
 def _write_view_image(path: Path, volume: Volume) -> None:
     low, high = float(volume.data.min()), float(volume.data.max())
     whole = high - low > WHOLE_UNITS_RANGE and low > -32768 and high < 32767
-    write_image(path, volume, np.int16 if whole else None)
+    io.write_image(path, volume, np.int16 if whole else None)
 
 
 @dataclass(frozen=True)
@@ -219,7 +203,7 @@ class SavedImages:
     @cached_property
     def warped(self) -> Volume:
         """The moving image on the fixed grid."""
-        return read_image(self._file(FILES["warped"]))
+        return io.read_image(self._file(FILES["warped"]))
 
     @cached_property
     def warped_labels(self) -> LabelMap | None:
@@ -230,7 +214,7 @@ class SavedImages:
     @cached_property
     def fixed(self) -> Volume:
         """The fixed image; a CT has whole Hounsfield units here."""
-        return read_image(self._file(f"{VIEW}/fixed.nii.gz"))
+        return io.read_image(self._file(f"{VIEW}/fixed.nii.gz"))
 
     @cached_property
     def fixed_labels(self) -> LabelMap | None:
@@ -240,7 +224,7 @@ class SavedImages:
     @property
     def before(self) -> Volume:
         """The moving image on the fixed grid, as initially aligned."""
-        return read_image(self._file(f"{VIEW}/moving.nii.gz"))
+        return io.read_image(self._file(f"{VIEW}/moving.nii.gz"))
 
     @property
     def labels_before(self) -> LabelMap | None:
@@ -261,7 +245,7 @@ class SavedImages:
     def limit(self) -> Volume | None:
         """Limit of the error in mm at each fixed voxel, where the registration was checked."""
         path = self.folder / LIMIT
-        return read_image(path) if is_file(path) else None
+        return io.read_image(path) if is_file(path) else None
 
     @cached_property
     def _view(self) -> dict[str, Any]:
@@ -291,11 +275,11 @@ class SavedImages:
 
     def _transform(self, name: str) -> Transform:
         path = self._file(FILES[name])
-        found = read_transform(path)
-        return found if found.ends is None else read_transform(path, found.ends.start)
+        found = io.read_transform(path)
+        return found if found.ends is None else io.read_transform(path, found.ends.start)
 
     def _labels(self, source: str, name: str) -> LabelMap | None:
-        return read_labels(self._file(name)) if source in self.provenance.inputs else None
+        return io.read_labels(self._file(name)) if source in self.provenance.inputs else None
 
     def _file(self, name: str) -> Path:
         path = self.folder / name
@@ -306,7 +290,6 @@ class SavedImages:
 
 
 def _read_nodes(path: Path, members: tuple[str, ...]) -> NodeEvidence | None:
-    """Read the evidence of the last discrete step, None where there is none."""
     if not is_file(path):
         return None
     try:
@@ -339,14 +322,5 @@ def read_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
             stream.seek(0)
             with np.load(stream, allow_pickle=False) as stored:
                 return [stored[name] for name in names]
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            EOFError,
-            NotImplementedError,
-            RuntimeError,
-            BadZipFile,
-            zlib.error,
-        ) as error:
+        except BROKEN as error:
             raise damaged(subject, f"it does not hold the arrays {', '.join(names)} ({error})") from error

@@ -51,12 +51,9 @@ class Method(Reading):
         panel="Method", metavar="NAME", complete="preset",
     )  # fmt: skip
     config: str | Path | Settings | None = option(
-        None,
-        "Settings and rarer options, TOML. In Python also `Settings`; options are read by commands alone.",
-        panel="Method",
-        typed=Path | None,
-        metavar="FILE",
-    )
+        None, "Settings and rarer options, TOML. In Python also `Settings`; options are read by commands alone.",
+        panel="Method", typed=Path | None, metavar="FILE",
+    )  # fmt: skip
     model: str | Path | Model | None = option(
         None, "Weights by structure: a file, a shipped name, or auto for the shipped one that fits the images. A model "
         "brings its own settings unless ``preset`` or ``config`` is given.", panel="Method", typed=Path | None,
@@ -130,12 +127,9 @@ class Job(Method):
         "predictor segments the image, if it has one.", panel="Input", typed=Path | None, metavar="FILE",
     )  # fmt: skip
     fixed_labels: ImageLike | None = option(
-        None,
-        "Segmentation of the fixed image, for Dice and to guide.",
-        panel="Input",
-        typed=Path | None,
+        None, "Segmentation of the fixed image, for Dice and to guide.", panel="Input", typed=Path | None,
         metavar="FILE",
-    )
+    )  # fmt: skip
     fixed_mask: ImageLike | None = option(
         None, "Region of the fixed image that counts. A label map on the grid of its image; 0 is outside, such as a "
         "lesion, a couch, or what lies beyond the field of view.", panel="Input", typed=Path | None, metavar="FILE",
@@ -186,9 +180,8 @@ def start_of(job: Method, settings: Settings, model: Model | None) -> Any:
         start = settings.initial if job.init is None else job.init
         require_start(start, model, guided=job.guided_by is not None)
         return start
-    beside = [
-        name for name in ("init", "model", "metrics", "guide_points", "rigid") if getattr(job, name, None) is not None
-    ]
+    given = ("init", "model", "metrics", "guide_points", "rigid")
+    beside = [name for name in given if getattr(job, name, None) is not None]
     beside += ["guide"] if job.guided_by is not None else []
     beside += ["check"] if job.check else []
     if beside:
@@ -249,9 +242,8 @@ def recorded_call(record: str | Path, **files: Any) -> dict[str, Any]:
     def same(file: str | Path | None, expected: str | None, name: str, read: Reading = reading) -> Path:
         what = f"the {name.replace('_', ' ')}"
         if file is None:
-            message = f"{what} of '{path}' was an object in memory"
             hint = "name the file, where it is an image or labels; save the model or start"
-            raise RegweaveError("E174", message, hint)
+            raise RegweaveError("E174", f"{what} of '{path}' was an object in memory", hint)
         found = image_sha256(file, follow_links=read.follow_links, series=read.series(name))
         if found != expected:
             message = f"{what}, '{file}', is not the file that was used: SHA-256 {found}, recorded {expected}"
@@ -261,7 +253,7 @@ def recorded_call(record: str | Path, **files: Any) -> dict[str, Any]:
     def start(used: StartRecord) -> Any:
         if used.file is not None or used.requested == MEMORY:
             return same(used.file, used.sha256, "start")
-        return [list(row) for row in used.matrix] if used.requested == "matrix" else used.requested
+        return used.matrix if used.requested == "matrix" else used.requested
 
     def model(used: ModelUse) -> Path:
         there = used.path is None or is_file(used.path)
@@ -271,16 +263,7 @@ def recorded_call(record: str | Path, **files: Any) -> dict[str, Any]:
     return {
         **{f.name: getattr(reading, f.name) for f in fields(Reading)},
         **{n: same(files.get(n) or one.path, one.sha256, n) for n, one in run.inputs.items() if n in (*FILES, *POINTS)},
-        "config": settings,
-        "model": None if run.model is None else model(run.model),
-        "metrics": run.call.metrics,
+        **{name: value for name, value in run.call if name != "reading"},
         "init": start(run.start) if run.call.transform == "deformable" else None,
-        "transform": run.call.transform,
-        "predict_classes": run.call.predict_classes,
-        "guide_points": run.call.guide_points,
-        "guide": run.call.guide,
-        "guide_only": run.call.guide_only,
-        "guide_anyway": run.call.guide_anyway,
-        "rigid": run.call.rigid,
-        "device": run.device,
-    }
+        "config": settings, "model": None if run.model is None else model(run.model), "device": run.device,
+    }  # fmt: skip

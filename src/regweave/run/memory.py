@@ -8,7 +8,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from math import prod
 from pathlib import Path
@@ -67,10 +66,7 @@ def _container_quota() -> int:
 
 def physical_memory_mb() -> float:
     """Memory of the machine, or of the container where that is less, in megabytes."""
-    total = total_memory()
-    with suppress(OSError, ValueError):
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    return total / 2**20
+    return total_memory() / 2**20
 
 
 _sharing: list[int] = []
@@ -88,15 +84,9 @@ def spare_memory_mb() -> float:
 
 PROGRAM_MB = 180.0  # interpreter and libraries
 BYTES_PER_VOXEL = {
-    "fixed": 36.0,
-    "moving": 28.0,
-    "channel": 8.0,
-    "refine": 110.0,
-    "structure": 16.0,
-    "predictor": 420.0,
-    "seen": 24.0,
+    "fixed": 36.0, "moving": 28.0, "channel": 8.0, "refine": 110.0, "structure": 16.0, "predictor": 420.0, "seen": 24.0,
     "mask": 24.0,
-}
+}  # fmt: skip
 """Bytes held at the peak: fields and outputs on the fixed grid, inverse on the moving one, views, refinement, and
 for each structure that a model makes out its maps, in two members of the refinement; features of a class predictor on
 its own grid, and what it holds of the image; a mask, and the image extrapolated beyond it."""
@@ -174,14 +164,9 @@ def forecast(
     features = max(len(bank) * 8.0 * float(prod(p.shape)) for p in levels)
     per_voxel = BYTES_PER_VOXEL["refine"] + structures * BYTES_PER_VOXEL["structure"]
     refine = per_voxel * float(max(refine_voxels)) if settings.refine.steps else 0.0
-    return Plan(
-        tuple(levels),
-        len(bank),
-        sum(stage.steps for stage in stages),
-        PROGRAM_MB + (images + max(costs + features, refine) + BYTES_PER_VOXEL["mask"] * masked_voxels) / 2**20,
-        _seconds_per_voxel_label() * work.total if probe else float("nan"),
-        work,
-    )
+    peak_mb = PROGRAM_MB + (images + max(costs + features, refine) + BYTES_PER_VOXEL["mask"] * masked_voxels) / 2**20
+    seconds = _seconds_per_voxel_label() * work.total if probe else float("nan")
+    return Plan(tuple(levels), len(bank), sum(stage.steps for stage in stages), peak_mb, seconds, work)
 
 
 def _size(fixed: Geometry, level: Level, number: int) -> LevelPlan:
@@ -211,7 +196,6 @@ def _predictor_mb(geometry: Geometry, predictor: Predictor) -> float:
 
 
 def _seconds_per_voxel_label() -> float:
-    """Time this machine takes for one voxel and label of absolute differences."""
     rng = np.random.default_rng(0)
     shape = (48, 48, 48)
     image = rng.random((1, *shape)).astype(np.float32)
@@ -226,14 +210,9 @@ def _seconds_per_voxel_label() -> float:
 
 
 def check_memory(
-    fixed: Geometry,
-    moving: Geometry,
-    settings: Settings,
-    modality: BankName,
-    structures: int = 0,
-    told_by: Predictor | None = None,
-    masked_voxels: int = 0,
-) -> None:
+    fixed: Geometry, moving: Geometry, settings: Settings, modality: BankName, structures: int = 0,
+    told_by: Predictor | None = None, masked_voxels: int = 0,
+) -> None:  # fmt: skip
     """Refuse a run that cannot fit, before it starts.
 
     ``told_by`` is the predictor of the classes, if one is used.
@@ -242,11 +221,9 @@ def check_memory(
     told = 0.0 if told_by is None else max(_predictor_mb(g, told_by) for g in (fixed, moving))
     needed, there = max(plan.peak_memory_mb, PROGRAM_MB + told), physical_memory_mb()
     if needed > there:
-        raise ResourceError(
-            "E140",
-            f"this registration needs about {needed:.0f} MB and the machine has {there:.0f} MB",
-            "use a coarser preset or smaller images; `regweave plan` shows the forecast",
-        )
+        message = f"this registration needs about {needed:.0f} MB and the machine has {there:.0f} MB"
+        hint = "use a coarser preset or smaller images; `regweave plan` shows the forecast"
+        raise ResourceError("E140", message, hint)
 
 
 class Cache:

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, StrictBool, TypeAdapter
 from regweave import io, notices
 from regweave.errors import RegweaveError
 from regweave.io.geometry import Orientation
-from regweave.io.labels import in_numbering, real_names
+from regweave.io.labels import in_numbering, list_names, real_names
 from regweave.io.modality import Stated, in_hounsfield, with_modality
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
@@ -173,16 +173,6 @@ class Inputs:
         """Voxels of the images that have a mask."""
         return sum(image.data.size for image in (self.fixed, self.moving) if image.mask is not None)
 
-    @property
-    def fixed_labels(self) -> LabelMap | None:
-        """Segmentation of the fixed image."""
-        return self.fixed.labels
-
-    @property
-    def moving_labels(self) -> LabelMap | None:
-        """Segmentation of the moving image."""
-        return self.moving.labels
-
 
 def read_inputs(
     fixed: Any, moving: Any, fixed_labels: Any = None, moving_labels: Any = None, reading: Reading | None = None,
@@ -194,13 +184,10 @@ def read_inputs(
         "fixed": fixed, "moving": moving, "fixed_labels": fixed_labels, "moving_labels": moving_labels,
         "fixed_mask": fixed_mask, "moving_mask": moving_mask,
     }  # fmt: skip
-    a, b = side_by_side(
-        lambda words: reading.image(*words),
-        [
-            (fixed, reading.fixed_modality, reading.fixed_series),
-            (moving, reading.moving_modality, reading.moving_series),
-        ],
-    )
+    words = [
+        (fixed, reading.fixed_modality, reading.fixed_series), (moving, reading.moving_modality, reading.moving_series),
+    ]  # fmt: skip
+    a, b = side_by_side(lambda given: reading.image(*given), words)
     fixed_map, moving_map = reading.labels(fixed_labels, a.geometry), reading.labels(moving_labels, b.geometry)
     for name, found in (("fixed", fixed_map), ("moving", moving_map)):
         if found is not None and reading.classes is None and not found.values():
@@ -220,28 +207,20 @@ def read_inputs(
             raise RegweaveError(
                 "E126",
                 "the fixed labels and the moving labels have no structure in common: neither a name nor a number\n"
-                f"  fixed labels: {_shown(fixed_map)}\n  moving labels: {_shown(moving_map)}",
+                f"  fixed labels: {list_names(fixed_map.names, fixed_map.values(), MOST_SHOWN)}\n"
+                f"  moving labels: {list_names(moving_map.names, moving_map.values(), MOST_SHOWN)}",
                 "give labels of the same structures, names for both with --label-names, or one label map alone",
             )
     if fixed_map is not None and moving_map is None:
-        notices.warn(
-            "W249: nothing is scored: fixed labels are given and moving labels are missing; give both for Dice"
-        )
+        what = "fixed labels are given and moving labels are missing; give both for Dice"
+        notices.warn(f"W249: nothing is scored: {what}")
     files = {k: str(Path(s).absolute()) for k, s in sources.items() if isinstance(s, str | Path)}
     stored = {"fixed": Orientation.of(a.geometry), "moving": Orientation.of(b.geometry)}
-
     fixed_image, moving_image = (
         Image.of(of.volume(volume), of.labels(labels), of.labels(mask))
         for volume, labels, mask, of in zip((a, b), (fixed_map, moving_map), inside, stored.values(), strict=True)
     )
     return Inputs(fixed_image, moving_image, stored, hashes, files)
-
-
-def _shown(labels: LabelMap) -> str:
-    """List the first structures of a label map, for messages."""
-    values = labels.values()
-    names = [f"{v} {labels.names[v]}" if v in labels.names else str(v) for v in values[:MOST_SHOWN]]
-    return ", ".join(names) + (f" and {len(values) - MOST_SHOWN} more" if len(values) > MOST_SHOWN else "")
 
 
 def _require_contrast(volume: Volume, mask: LabelMap | None, name: str) -> None:

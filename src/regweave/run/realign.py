@@ -8,7 +8,7 @@ import numpy as np
 
 from regweave.errors import UsageError
 from regweave.io.modality import fill_value, with_modality
-from regweave.io.time_series import TimeSeries, read_time_series
+from regweave.io.write import TimeSeries, read_time_series
 from regweave.registration.initial import initial_affine
 from regweave.run.memory import allowed_threads
 from regweave.spatial.warp import warp_image
@@ -45,12 +45,9 @@ class Realigned:
 
 
 def realign(
-    series: str | Path | TimeSeries,
-    *,
-    transform: Literal["rigid", "affine"] = "rigid",
-    rounds: int = 2,
+    series: str | Path | TimeSeries, *, transform: Literal["rigid", "affine"] = "rigid", rounds: int = 2,
     threads: int | None = None,
-) -> Realigned:
+) -> Realigned:  # fmt: skip
     """Bring the volumes of a 4-D image to their mean.
 
     The first round registers every volume to the middle one, each further round to the mean of the round before.

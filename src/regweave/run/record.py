@@ -9,13 +9,12 @@ from regweave.config.settings import Settings
 from regweave.io import image_sha256, sha256
 from regweave.io.disk.files import is_file
 from regweave.io.disk.records import Count, Number, RecordPart, Text, Whole
-from regweave.io.labels import StructureMatch
 from regweave.io.modality import describe_modalities
 from regweave.model import find_model, shipped_models
 from regweave.model.model import Model
 from regweave.run.read import Reading
 from regweave.run.resolve import ClassesFrom
-from regweave.types import ImagePair, LabelMap
+from regweave.types import ImagePair
 
 MEMORY = "field in memory"  # start that no record holds: its numbers are neither in a file nor few
 MOST_NAMED = 6  # structures unknown to a model that a line names
@@ -219,19 +218,7 @@ def start_record(init: Any, pair: ImagePair, reading: Reading, used: str, reason
     in_memory = "matrix" if pair.initial_field is None else MEMORY
     requested = "file" if from_file else str(init) if named else in_memory
     return StartRecord(
-        requested=requested,
-        used=used or requested,
-        reason=reason,
-        file=str(Path(init).absolute()) if from_file else None,
+        requested=requested, used=used or requested, reason=reason, matrix=pair.initial.tolist(),
+        file=str(Path(init).absolute()) if from_file else None, field=pair.initial_field is not None,
         sha256=image_sha256(init, follow_links=reading.follow_links) if from_file else None,
-        matrix=pair.initial.tolist(),
-        field=pair.initial_field is not None,
-    )
-
-
-def structures_record(match: StructureMatch | None, labels: LabelMap | None) -> StructuresRecord | None:
-    """Return how labels and classes of the model match."""
-    if match is None or labels is None:
-        return None
-    names = {v: labels.name(v) for v in (*match.to, *match.unknown)}
-    return StructuresRecord(matched_by=match.by, classes=dict(match.to), names=names, unknown=tuple(match.unknown))
+    )  # fmt: skip

@@ -15,7 +15,7 @@ from regweave.config.settings import Settings
 from regweave.io import fill_value
 from regweave.io.disk.files import is_file, peak_memory_mb
 from regweave.io.disk.records import this_program
-from regweave.measures.deformation import regularity
+from regweave.measures.deformation import InverseError, regularity
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.likeness import likeness_of
 from regweave.measures.scores import PairScore
@@ -28,25 +28,14 @@ from regweave.registration.initial import STRUCTURES
 from regweave.registration.point_guides import PointGuides
 from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out
 from regweave.registration.structure_start import started_from_structures
-from regweave.run.check import REPETITIONS, Check, Repetitions, perturbed, summarise
-from regweave.run.choose import with_model
+from regweave.run import check as checking
+from regweave.run import record
 from regweave.run.guides import guiding, require_labels
 from regweave.run.images import OutputImages
-from regweave.run.job import POINTS, Job, loaded, rules_of, settings_of, start_of
-from regweave.run.measurements import NodeRecorder, inverse_measures, residual_inside, score_of, warn_of_doubts
+from regweave.run.job import AUTO, POINTS, Job, loaded, rules_of, settings_of, start_of
 from regweave.run.memory import Cache, allowed_threads, forecast, no_cache
 from regweave.run.read import Inputs, as_stored, read_inputs
-from regweave.run.record import (
-    Call,
-    GuidesRecord,
-    InputFile,
-    Modalities,
-    Provenance,
-    model_record,
-    start_record,
-    structures_record,
-)
-from regweave.run.resolve import ClassesFrom, Recipe, doubt_segmentation, doubt_volumes, with_stated
+from regweave.run.resolve import ClassesFrom, Recipe, doubt_segmentation, doubt_volumes, fitting, with_stated
 from regweave.run.result import Result
 from regweave.run.rigid import names_of, rigid_parts, stiffened
 from regweave.run.start import point_guides, require_accuracy, start_pair, used_start
@@ -98,7 +87,9 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
             report.forecast(forecast(*grids, ready.settings, recipe.bank, probe=False))
         provenance = provenance_of(ready, job.model, threads)
         report.report(" · ".join(filter(None, (provenance.headline(), why))), "begin")
-        nodes = NodeRecorder(recipe.weights, recipe.schedule.for_levels(recipe.weights, recipe.coarse), report.level)
+        nodes = checking.NodeRecorder(
+            recipe.weights, recipe.schedule.for_levels(recipe.weights, recipe.coarse), report.level
+        )
         with report.stage("levels"):
             aligned = align_levels(ready, no_cache, nodes if keep_view else report.level)
         with report.stage("refine"):
@@ -119,12 +110,15 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
             del jacobian  # beside the inverse there is no room
             inversion = invert(transform, pair.moving.geometry, kernels=kernels)
         with report.stage("measure"):
-            inverse, left_over = inversion.transform, residual_inside(pair, inversion)
+            inverse, error = (
+                inversion.transform,
+                InverseError.of_residual(inversion.residual_mm, checking.counted_body(pair.moving)),
+            )
             del inversion
-            inverse_error, consistency_mm = inverse_measures(pair, transform, inverse, left_over, kernels)
-            score = score_of(pair, warped_labels)
+            inverse_error, consistency_mm = checking.inverse_measures(pair, transform, inverse, error, kernels)
+            score = checking.score_of(pair, warped_labels)
             likeness = likeness_of(pair, transform, warped, warped_labels, recipe.bank, rules.reference)
-            warn_of_doubts(pair, numbers, inverse_error, warped_labels)
+            checking.warn_of_doubts(pair, numbers, inverse_error, warped_labels)
         check = limit = None
         if again is not None:
             check, limit = check_run(again, guides, parts, pair, transform, warped, warped_labels, report)
@@ -136,6 +130,15 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
         weights=recipe.weights, rules=rules, rigid_mm=bent, provenance=provenance, check=check,
     )  # fmt: skip
     return result if landmarks is None else result.with_landmarks(landmarks)
+
+
+def with_model(job: Job) -> tuple[Job, str]:
+    """Return a job with the model that fits its images in place of ``auto``, and why it was chosen."""
+    if not isinstance(job.model, str | Path) or str(job.model) != AUTO:
+        return job, ""
+    fixed = job.image(job.fixed, job.fixed_modality, job.fixed_series)
+    path, why = fitting([fixed, job.image(job.moving, job.moving_modality, job.moving_series)])
+    return replace(job, model=path), f"model auto: {why}"
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ class Prepared:
     start: Any  # requested initial alignment, the method that was used, and why it is another one
     used: str
     reason: str
-    guides: GuidesRecord | None  # structures that guide
+    guides: record.GuidesRecord | None  # structures that guide
     device: Device  # what computes the levels and the refinement
     key: Hashable  # names images, labels and start, for caches
 
@@ -200,15 +203,14 @@ def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable 
             doubt_volumes(seen, recipe)
         doubt_segmentation(seen, recipe, given=classes_from == "labels")
         by_images = pair
-        guided = None
+        guides: record.GuidesRecord | None = None
         if asked is not None:
-            guided = guiding(pair, recipe, asked, only=job.guide_only, anyway=job.guide_anyway)
-            seen = replace(seen, guides=guided.guides)
+            maps, guides = guiding(pair, recipe, asked, only=job.guide_only, anyway=job.guide_anyway)
+            seen = replace(seen, guides=maps)
         with notices.collected() as warned_later:
-            from_guides = guided is not None and guided.record.levels and isinstance(start, str)
+            from_guides = guides is not None and guides.levels and isinstance(start, str)
             if from_guides or (isinstance(start, str) and start == STRUCTURES):
-                maps = recipe.attach_structure_maps
-                shown = seen if guided is not None else maps(seen, always=True)
+                shown = seen if guides is not None else recipe.attach_structure_maps(seen, always=True)
                 found = cache(("structures", key), lambda: started_from_structures(shown))
                 pair = replace(pair, initial=found.initial, initial_field=found.initial_field)
                 seen = replace(seen, initial=found.initial, initial_field=found.initial_field)
@@ -216,11 +218,10 @@ def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable 
     if job.device == "auto":  # the images decide too
         device = devices.best_for(pair, recipe.schedule)
     recipe = recipe.drop_label_members(classes_from)
-    if guided is not None:
-        recipe = recipe.guided(levels=guided.record.levels, only=guided.record.only)
+    if guides is not None:
+        recipe = recipe.guided(levels=guides.levels, only=guides.only)
     if not alone:
         warn_if_left_out(recipe.schedule, recipe.weights, recipe.settings.refine)
-    guides = None if guided is None else guided.record
     return Prepared(job, settings, recipe, data, pair, seen, classes_from, start, used, reason, guides, device, key)
 
 
@@ -261,17 +262,17 @@ def refine_field(
 def check_run(
     ready: Prepared, guides: PointGuides | None, parts: LabelMap | None, pair: ImagePair, transform: Transform,
     image: Volume, warped: LabelMap | None, report: ProgressReporter,
-) -> tuple[Check, Volume]:  # fmt: skip
+) -> tuple[checking.Check, Volume]:  # fmt: skip
     """Repeat a run with slightly other weights and smoothness, and run it the other way; see `regweave.run.check`.
 
     ``pair`` has the images as they are stored, ``transform``, warped ``image`` and ``warped`` labels are those of the
     result, ``parts`` what it kept rigid, which the other way does not.
     """
-    repeated, recipe = Repetitions(transform, pair.moving_labels, warped), ready.recipe
+    repeated, recipe = checking.Repetitions(transform, pair.moving_labels, warped), ready.recipe
     with report.stage("check"), notices.unheard():
-        for n in range(REPETITIONS):
-            report.report(f"repetition {n + 1} of {REPETITIONS}")
-            settings, weights = perturbed(recipe.settings.for_bank(recipe.bank), recipe.weights, n)
+        for n in range(checking.REPETITIONS):
+            report.report(f"repetition {n + 1} of {checking.REPETITIONS}")
+            settings, weights = checking.perturbed(recipe.settings.for_bank(recipe.bank), recipe.weights, n)
             changed = replace(recipe, settings=settings, weights=weights, schedule=recipe.schedule.without_proof())
             other = _transform_alone(replace(ready, recipe=changed), guides)
             repeated.add(other if parts is None else stiffened(other, parts)[0])
@@ -279,11 +280,10 @@ def check_run(
         back = prepare(turned_job(ready, pair, warped), no_cache, ProgressReporter())
         turned = None if guides is None else replace(guides, fixed=guides.moving, moving=guides.fixed)
         back = back if turned is None else replace(back, seen=turned.start(back.seen))
-        return summarise(pair, transform, image, warped, repeated, _transform_alone(back, turned))
+        return checking.summarise(pair, transform, image, warped, repeated, _transform_alone(back, turned))
 
 
 def _transform_alone(ready: Prepared, guides: PointGuides | None) -> Transform:
-    """Run levels and refinement, and return the transform."""
     found = transform_of(ready, refine_field(ready, align_levels(ready, no_cache)))
     return found if guides is None else guides.draw(found)
 
@@ -325,35 +325,30 @@ def score_trial(job: Job, cache: Cache, content: Hashable = None) -> PairScore:
     refined = refine_field(ready, align_levels(ready, cache))
     pair = as_stored(ready.pair, ready.data)
     assert pair.moving_labels is not None
-    return score_of(pair, warp_labels(pair.moving_labels, transform_of(ready, refined)))
+    return checking.score_of(pair, warp_labels(pair.moving_labels, transform_of(ready, refined)))
 
 
-def provenance_of(ready: Prepared, model: Any, threads: int) -> Provenance:
+def provenance_of(ready: Prepared, model: Any, threads: int) -> record.Provenance:
     """Return all that is needed to run the registration again; ``model`` is the given path or object."""
     job, recipe, data = ready.job, ready.recipe, ready.data
     fixed, moving = data.modalities
-    return Provenance(
-        **this_program(),
-        threads=threads,
-        inputs={name: InputFile(path=data.sources.get(name), sha256=sha256) for name, sha256 in data.hashes.items()},
-        start=start_record(ready.start, ready.pair, job, ready.used, ready.reason),
-        model=model_record(model, recipe.model, recipe.model_use(ready.classes_from, ready.used)),
-        modality=Modalities(fixed=str(fixed), moving=str(moving), bank=recipe.bank),
-        structures=structures_record(recipe.match, data.moving_labels),
-        guides=ready.guides,
-        call=Call(
-            metrics=metric_weights(job.metrics),
-            predict_classes=job.predict_classes,
-            guide_points=job.guide_points,
-            transform=job.transform,
-            guide=job.guided_by or job.guided_by is not None,
-            guide_only=job.guide_only,
-            guide_anyway=job.guide_anyway,
-            rigid=None if job.rigid is None else names_of(job.rigid),
+    match, labels, structures = recipe.match, data.moving.labels, None
+    if match is not None and labels is not None:
+        names = {v: labels.name(v) for v in (*match.to, *match.unknown)}
+        structures = record.StructuresRecord(
+            matched_by=match.by, classes=dict(match.to), names=names, unknown=tuple(match.unknown)
+        )
+    return record.Provenance(
+        **this_program(), threads=threads, guides=ready.guides, device=ready.device.name,
+        inputs={k: record.InputFile(path=data.sources.get(k), sha256=sha256) for k, sha256 in data.hashes.items()},
+        start=record.start_record(ready.start, ready.pair, job, ready.used, ready.reason),
+        model=record.model_record(model, recipe.model, recipe.model_use(ready.classes_from, ready.used)),
+        modality=record.Modalities(fixed=str(fixed), moving=str(moving), bank=recipe.bank), structures=structures,
+        call=record.Call(
+            metrics=metric_weights(job.metrics), predict_classes=job.predict_classes, guide_points=job.guide_points,
+            transform=job.transform, guide=job.guided_by or job.guided_by is not None, guide_only=job.guide_only,
+            guide_anyway=job.guide_anyway, rigid=None if job.rigid is None else names_of(job.rigid),
             reading=job.reading,
         ),
-        device=ready.device.name,
-        classes_from=ready.classes_from,
-        settings=ready.settings,
-        plugins=ready.settings.plugins(),
-    )
+        classes_from=ready.classes_from, settings=ready.settings, plugins=ready.settings.plugins(),
+    )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from regweave import notices
 from regweave.config.presets import with_refinement_of_preset
 from regweave.config.settings import BANKS, Settings
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.labels import StructureMatch, match_structures, real_names
+from regweave.io.labels import StructureMatch, list_names, match_structures, real_names
 from regweave.io.modality import BankName, Stated, bank_of
 from regweave.model import shipped_models
 from regweave.model.domain import ImageFacts, volumes_ml
@@ -26,7 +27,7 @@ from regweave.registration.guides import COARSE, FINE, SHARES
 from regweave.registration.initial import STRUCTURES
 from regweave.run.memory import check_memory
 from regweave.run.read import Inputs, Reading
-from regweave.types import Geometry, Image, ImagePair, LabelMap, WeightTable
+from regweave.types import Geometry, Image, ImagePair, LabelMap, Volume, WeightTable
 
 R = TypeVar("R", bound=Reading)
 FINER = 2.0
@@ -68,8 +69,10 @@ class Recipe:
         coarse = None if model is None or model.levels == "all" else schedule.start_weights(model.weights.pairwise)
         predictor = predictor_of(model)
         blind = None if model is None else model.weights_without_mask
-        matched = _match(inputs.moving_labels, model)
-        if matched is not None and model is not None:
+        labels, matched = inputs.moving.labels, None
+        if model is not None and labels is not None and len(model.weights.classes) > 1:
+            known = {c: model.class_names.get(c, str(c)) for c in model.weights.classes if c != 0}
+            matched = match_structures(labels, known, "the moving labels", "the model")
             _doubt_numbers(matched, model)
         if model is not None:
             _doubt_domain(model, inputs)
@@ -78,7 +81,10 @@ class Recipe:
             message = "the model weighs what its class predictor makes out in the images, and has none"
             raise RegweaveError("E170", message, "train it again with `regweave train`")
         found = found._at_resolution_of(inputs.fixed.geometry)
-        found._check_memory(inputs)
+        structures = len(found.weights.classes) - 1 if found.compares_maps else 0
+        asked = found.predictor if structures or labels is None else None
+        grids = inputs.fixed.geometry, inputs.moving.geometry
+        check_memory(*grids, found.settings, found.bank, structures, asked, inputs.masked_voxels)
         return found
 
     @property
@@ -131,12 +137,6 @@ class Recipe:
         nothing = start != STRUCTURES and np.allclose(matrix / matrix.sum(axis=0), unlearned)
         return "none" if nothing else "part", "; ".join(reasons)
 
-    def _check_memory(self, inputs: Inputs) -> None:
-        structures = len(self.weights.classes) - 1 if self.compares_maps else 0
-        asked = self.predictor if structures or inputs.moving_labels is None else None
-        grids = inputs.fixed.geometry, inputs.moving.geometry
-        check_memory(*grids, self.settings, self.bank, structures, asked, inputs.masked_voxels)
-
     def name_structures(self, inputs: Inputs) -> Inputs:
         """Show which class of the model each label without a name is matched with; the name is not the label's own."""
         if self.model is None or self.match is None or self.match.by == "name":
@@ -158,9 +158,8 @@ class Recipe:
         if len(self.weights.classes) == 1:
             return pair, "none"
         if pair.moving_labels is not None and not predict:
-            return (
-                pair if self.match is None else pair.with_moving(labels=self.match.apply(pair.moving_labels))
-            ), "labels"
+            matched = pair.moving_labels if self.match is None else self.match.apply(pair.moving_labels)
+            return pair.with_moving(labels=matched), "labels"
         if self.predictor is None:
             if self.model is not None:
                 notices.warn(
@@ -193,12 +192,10 @@ class Recipe:
         added.append((FINE, self.schedule.continuous))
 
         def with_guides(table: WeightTable) -> WeightTable:
-            rows = [
-                table.matrix[table.rows([m.name for m in bank])].sum(axis=0)
-                * SHARES[new.stage]
-                / (1 - SHARES[new.stage])
-                for new, bank in added
-            ]
+            rows = []
+            for new, bank in added:
+                share, used = SHARES[new.stage], table.matrix[table.rows([m.name for m in bank])].sum(axis=0)
+                rows.append(used * share / (1 - share))
             names = (*table.members, *(member.name for member, _ in added))
             found = replace(table, matrix=np.vstack([table.matrix, *rows]), members=names)
             return replace(found, matrix=found.matrix * (table.matrix.sum(axis=0) / found.matrix.sum(axis=0)))
@@ -247,12 +244,9 @@ def bank_for(inputs: Inputs, model: Model | None) -> BankName:
     fixed, moving = inputs.modalities
     fitting = [name for name, path in shipped_models().items() if Model.load(path).modality == found]
     others = f"use a model for such images (shipped: {', '.join(fitting)}), or" if fitting else ""
-    raise RegweaveError(
-        "E172",
-        f"the model was trained on {BANKS[model.modality]}; the fixed image is "
-        f"{fixed.upper()}, the moving image {moving.upper()}",
-        f"leave the model out, {others} state what the images are with fixed_modality and moving_modality",
-    )
+    images = f"the fixed image is {fixed.upper()}, the moving image {moving.upper()}"
+    hint = f"leave the model out, {others} state what the images are with fixed_modality and moving_modality"
+    raise RegweaveError("E172", f"the model was trained on {BANKS[model.modality]}; {images}", hint)
 
 
 def _weights(
@@ -260,7 +254,14 @@ def _weights(
 ) -> WeightTable:
     """W of a run: the model's, those given by hand, or those that the members start with."""
     if model is not None:
-        _check_model(model, schedule)
+        names = tuple(m.name for m in schedule.bank)
+        for table in (model.weights, model.weights_without_mask):
+            if table is not None and table.members != names:
+                message = f"the model is for members {', '.join(table.members)}, the bank has {', '.join(names)}"
+                raise RegweaveError("E170", message, "use the settings stored with the model")
+        if not 0 <= model.weights.pairwise < np.inf:
+            message = f"the model's pairwise weight is {model.weights.pairwise}, allowed is 0 or more"
+            raise RegweaveError("E170", message, "train it again")
         return model.weights
     start = schedule.start_weights(settings.smoothness)
     if not members:
@@ -271,53 +272,24 @@ def _weights(
     return replace(start, matrix=given / given.sum())
 
 
-def _check_model(model: Model, schedule: Settings) -> None:
-    """Refuse a model that belongs to another bank or other levels, or holds numbers that no training gives."""
-    names = tuple(m.name for m in schedule.bank)
-    for table in (model.weights, model.weights_without_mask):
-        if table is not None and table.members != names:
-            raise RegweaveError(
-                "E170",
-                f"the model is for members {', '.join(table.members)}, the bank has {', '.join(names)}",
-                "use the settings stored with the model",
-            )
-    if not 0 <= model.weights.pairwise < np.inf:
-        raise RegweaveError(
-            "E170", f"the model's pairwise weight is {model.weights.pairwise}, allowed is 0 or more", "train it again"
-        )
-
-
-def _match(labels: LabelMap | None, model: Model | None) -> StructureMatch | None:
-    """Match moving labels with the classes of a model; None where one of them is not there, or nothing is chosen."""
-    if labels is None or model is None or len(model.weights.classes) == 1:
-        return None
-    known = {c: model.class_names.get(c, str(c)) for c in model.weights.classes if c != 0}
-    return match_structures(labels, known, "the moving labels", "the model")
-
-
 def _doubt_numbers(match: StructureMatch, model: Model) -> None:
     """Warn where the model has none of the moving labels, or where labels are matched by number in another set."""
     classes = [c for c in model.weights.classes if c != 0]
-    labels = sorted((*match.to, *match.unknown))
+    labels, known = sorted((*match.to, *match.unknown)), list_names(model.class_names, classes, LISTED)
     if not match.to:
         notices.warn(
             f"W248: none of the {len(labels)} moving labels is known to the model, which has "
-            f"{_listed(model, classes)}: all of them get the weights of the background; leave the model out, or give "
+            f"{known}: all of them get the weights of the background; leave the model out, or give "
             "the names of the labels with --label-names"
         )
     elif match.by == "number" and labels != classes:
         one = min(match.to)
         notices.warn(
             f"W247: labels and model have no names in common and are matched by number, and their numbers differ: "
-            f"{len(labels)} moving labels, {len(classes)} of the model ({_listed(model, classes)}). Whether label "
+            f"{len(labels)} moving labels, {len(classes)} of the model ({known}). Whether label "
             f"{one} is the model's {model.class_names.get(one, one)} is not known: give the names with --label-names, "
             "or leave the model out"
         )
-
-
-def _listed(model: Model, classes: Sequence[int]) -> str:
-    shown = ", ".join(f"{c} {name}" if (name := model.class_names.get(c)) else str(c) for c in classes[:LISTED])
-    return f"{shown} and {len(classes) - LISTED} more" if len(classes) > LISTED else shown
 
 
 def doubt_volumes(pair: ImagePair, recipe: Recipe) -> None:
@@ -396,6 +368,36 @@ def overlaps(segmented: LabelMap, given: LabelMap) -> dict[int, float]:
         c: 2 * volume * float(((found == c) & (classes == c)).sum()) / (size + sizes.get(c, 0.0))
         for c, size in ml.items()
     }
+
+
+def misfits(images: Sequence[Volume], models: Mapping[str, Path]) -> dict[str, list[str]]:
+    """Return by model why it does not fit one image, or a pair; the list is empty for one that fits.
+
+    A model without a domain fits nothing: what it was trained on is not recorded.
+    """
+    facts, found = [ImageFacts.of(image) for image in images], {}
+    modalities = [image.modality or "mr" for image in images]
+    bank = bank_of(modalities[0], modalities[-1])
+    for name, path in models.items():
+        model = Model.load(path)
+        if model.modality != bank:
+            found[name] = [f"it is for {model.modality.upper()}, the images are {bank.upper()}"]
+        elif model.domain is None:
+            found[name] = ["it has no record of its training images"]
+        else:
+            found[name] = list(dict.fromkeys(text for one in facts for text in model.domain.misfits(one)))
+    return found
+
+
+def fitting(images: Sequence[Volume]) -> tuple[Path | None, str]:
+    """Return the shipped model that fits, None where none does, and why."""
+    shipped = shipped_models()
+    found = misfits(images, shipped)
+    fits = [name for name, why in found.items() if not why]
+    reasons = [f"{name}: {why[0]}" for name, why in found.items() if why]
+    if not fits:
+        return None, f"no model fits ({'; '.join(reasons)})"
+    return shipped[fits[0]], f"{fits[0]} fits: field of view, voxels and intensities are as in its training images"
 
 
 def predictor_of(model: Model | None) -> Predictor | None:

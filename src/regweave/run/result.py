@@ -16,14 +16,13 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
     InstanceOf,
     PlainSerializer,
     computed_field,
-    field_serializer,
-    field_validator,
     model_validator,
 )
 
@@ -57,8 +56,15 @@ NEEDS_SURFACES = "surface_distance_mm"
 def _weights(given: object) -> object:
     if not isinstance(given, Mapping):
         return given
-    rows = WeightRows.model_validate(given)
-    return WeightTable.from_json(rows.content())
+    return WeightTable.from_json(WeightRows.model_validate(given).content())
+
+
+def _without_total(seconds: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in seconds.items() if name != "total"}
+
+
+def _with_total(seconds: dict[str, float]) -> dict[str, float]:
+    return {**seconds, "total": sum(seconds.values())}
 
 
 class WeightRows(RecordPart):
@@ -130,7 +136,7 @@ class Result(RecordPart):
     inverse_consistency_mm: RoundTrip
     inverse_error: InverseError
     likeness: Likeness | None = None
-    seconds: dict[str, Number]
+    seconds: Annotated[dict[str, Number], AfterValidator(_without_total), PlainSerializer(_with_total)]
     peak_memory_mb: Number
     warnings: tuple[Text, ...]
     weights: Annotated[InstanceOf[WeightTable], BeforeValidator(_weights), PlainSerializer(WeightTable.to_json)]
@@ -144,23 +150,11 @@ class Result(RecordPart):
         default_factory=lambda read: SavedImages(Path(), read["provenance"]), exclude=True, repr=False
     )  # `load` names the folder
 
-    @field_validator("seconds")
-    @classmethod
-    def _without_total(cls, seconds: dict[str, float]) -> dict[str, float]:
-        return {name: value for name, value in seconds.items() if name != "total"}
-
-    @field_serializer("seconds")
-    def _with_total(self, seconds: dict[str, float]) -> dict[str, float]:
-        return {**seconds, "total": sum(seconds.values())}
-
     def __repr__(self) -> str:
         means, verdict = self.mean_dice, self.verdict
         dice = f"Dice {means['before']:.3f} → {means['after']:.3f}, " if means else ""
-        lines = [
-            self._title(),
-            f"  {verdict.word}, {dice}{self.regularity['folding_fraction']:.3%} folded, "
-            f"{sum(self.seconds.values()):.1f} s",
-        ]
+        folded, seconds = self.regularity["folding_fraction"], sum(self.seconds.values())
+        lines = [self._title(), f"  {verdict.word}, {dice}{folded:.3%} folded, {seconds:.1f} s"]
         if self.warnings:
             codes = ", ".join(dict.fromkeys(text.partition(":")[0] for text in self.warnings))
             lines.append(f"  {len(self.warnings)} warnings: {codes}")
@@ -259,14 +253,11 @@ class Result(RecordPart):
 
     def structures(self) -> list[dict[str, Any]]:
         """State, Dice, distances of surfaces and volumes of each structure; the distances are measured when needed."""
-        return self.with_surfaces().rows()
-
-    def with_surfaces(self) -> PairScore:
-        """Return the score with the distances of surfaces, which are measured once."""
-        return self._measured
+        return self.with_surfaces.rows()
 
     @cached_property
-    def _measured(self) -> PairScore:
+    def with_surfaces(self) -> PairScore:
+        """The score with the distances of surfaces, which are measured once."""
         if all(not math.isnan(s.hd95_mm) for s in self.score.of("scored")):
             return self.score
         try:
@@ -290,7 +281,7 @@ class Result(RecordPart):
 
     @property
     def _score_of_rules(self) -> PairScore:
-        return self.with_surfaces() if NEEDS_SURFACES in self.rules.limits else self.score
+        return self.with_surfaces if NEEDS_SURFACES in self.rules.limits else self.score
 
     def summary(self) -> dict[str, Any]:
         """Return the content of ``result.json``; distances of surfaces are there once they are measured."""
@@ -349,13 +340,9 @@ class Result(RecordPart):
         show(self.report(Path(tempfile.mkdtemp(prefix="regweave-")) / outputs.FILES["report"]))
 
     def write(
-        self,
-        folder: Path,
-        write: Sequence[str] | None = None,
-        *,
-        page_detail: str = "normal",
+        self, folder: Path, write: Sequence[str] | None = None, *, page_detail: str = "normal",
         there: Sequence[str] = (),
-    ) -> Result:
+    ) -> Result:  # fmt: skip
         """Write the chosen files, but for those ``there``, ``result.json`` and the page into an existing folder.
 
         Returns the result with the seconds that this took.
@@ -393,13 +380,9 @@ class Result(RecordPart):
         return min(self.provenance.threads, allowed_threads())
 
     def save(
-        self,
-        folder: str | Path,
-        *,
-        overwrite: bool = False,
-        write: Sequence[str] | None = None,
+        self, folder: str | Path, *, overwrite: bool = False, write: Sequence[str] | None = None,
         page_detail: str = "normal",
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write files into a new folder, which appears when it is complete; `regweave.load` opens it again.
 
         Parameters

@@ -48,9 +48,14 @@ def rigid_parts(names: Sequence[str], image: Image) -> LabelMap:
         elif normalised(name) != BONES:
             raise _unknown(name, known, labels)
         else:
-            bony = {v: own for v, own in known.items() if _is_bone(own)}
-            found += [(own, labels.data == v) for v, own in bony.items() if labels is not None]
-            found.append((BONES, _bones(image)))
+            words = {v: normalised(own) for v, own in known.items()}
+            bony = [v for v, word in words.items() if BONE_NAMES.search(word) and not NO_BONES.search(word)]
+            found += [(known[v], labels.data == v) for v in bony if labels is not None]
+            if image.modality != "ct":
+                shown = (image.modality or "image").upper()
+                message = f"bones are found in a CT alone; the moving image is {shown}"
+                raise UsageError("E121", message, "name structures")
+            found.append((BONES, np.asarray(image.data > BONE_HU)))
     parts, called = np.zeros(image.data.shape, dtype=np.int32), dict[int, str]()
     for name, mask in found:
         pieces = _pieces(mask & (parts == 0), noise=name == BONES)
@@ -59,18 +64,6 @@ def rigid_parts(names: Sequence[str], image: Image) -> LabelMap:
     if not called:
         raise UsageError("E121", "no bone is found in the moving image", "give labels of the bones, and their names")
     return LabelMap(parts.astype(np.int32), image.geometry, called)
-
-
-def _is_bone(name: str) -> bool:
-    word = normalised(name)
-    return bool(BONE_NAMES.search(word)) and not NO_BONES.search(word)
-
-
-def _bones(image: Image) -> NDArray[np.bool_]:
-    if image.modality != "ct":
-        shown = (image.modality or "image").upper()
-        raise UsageError("E121", f"bones are found in a CT alone; the moving image is {shown}", "name structures")
-    return np.asarray(image.data > BONE_HU)
 
 
 def _unknown(name: str, known: dict[int, str], labels: LabelMap | None) -> UsageError:
@@ -101,11 +94,7 @@ def _pieces(mask: NDArray[np.bool_], *, noise: bool) -> IntArray:
 def stiffened(transform: Transform, parts: LabelMap) -> tuple[Transform, dict[str, float]]:
     """Return a map that is rigid in the parts, and how far from rigid each structure was, root mean square in mm.
 
-    Warns
-    -----
-    RegweaveWarning
-        W221, where parts are not kept rigid: the fixed image does not show them, or their motions would fold what lies
-        between.
+    Warns with W221 of parts that are not kept rigid: the fixed image does not show them, or their motions would fold.
     """
     made, bent, folding = keep_rigid(transform, parts)
     missing = [f"{name} (outside the fixed image)" for name in parts.names.values() if name not in

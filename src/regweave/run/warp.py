@@ -24,10 +24,10 @@ from regweave.io.geometry import describe, same_voxels
 from regweave.io.images import as_path, is_dicom, read_stored
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
-from regweave.io.time_series import TimeSeries, is_time_series, read_time_series
 from regweave.io.transforms.ends import require_direction, require_reference
 from regweave.io.transforms.files import DICOM_SUFFIXES
 from regweave.io.transforms.itk import ANYWHERE
+from regweave.io.write import TimeSeries, is_time_series, read_time_series
 from regweave.run.read import ImageLike
 from regweave.run.result import Result
 from regweave.spatial import warp as spatial
@@ -55,28 +55,31 @@ class GridWords(TypedDict, total=False):
 
 
 def warp(
-    image: ImageLike | TimeSeries,
-    transform: Chain,
-    reference: ImageLike | None = None,
-    *,
-    fill: float | None = None,
-    interpolation: Interpolation = "linear",
-    nonfinite: NonFinite = "error",
-    **grid: Unpack[GridWords],
-) -> Volume | TimeSeries:
+    image: ImageLike | TimeSeries, transform: Chain, reference: ImageLike | None = None, *, fill: float | None = None,
+    interpolation: Interpolation = "linear", nonfinite: NonFinite = "error", **grid: Unpack[GridWords],
+) -> Volume | TimeSeries:  # fmt: skip
     """Bring a moving image, or every volume of a 4-D file, onto the fixed grid.
 
     With the inverse, and the moving image as reference, a fixed image is brought onto the moving grid.
 
-    Parameters ---------- image : ImageLike As in `register`. transform : path, Transform, Result, "identity", or
-    several of them What takes points of the result's grid to the image. Of several the first is applied first to these
-    points, as in the list of antsApplyTransforms; "[file,1]" is the inverse of a file. reference : ImageLike, optional
-    Image whose grid the result has; by default the grid that the transform starts from. fill : float, optional Value
-    outside the image; by default -1000 for CT, else 0. interpolation : "linear", "nearest", "label" or "bspline"
-    Between voxels; ``label`` takes the value of the largest trilinear weight, for label maps. nonfinite : "error" or
-    "mask" Voxels that are not finite numbers: refuse the image, or treat them as background. **grid ``to`` ("fixed" or
-    "moving") is the space of the result, where the grids do not decide it; ``other_grid=True`` lets the reference be
-    another grid in that space; ``nifti_frame`` and ``follow_links`` as in `register`.
+    Parameters
+    ----------
+    image : ImageLike
+        As in `register`.
+    transform : path, Transform, Result, "identity", or several of them
+        What takes points of the result's grid to the image. Of several the first is applied first to these points, as
+        in the list of antsApplyTransforms; "[file,1]" is the inverse of a file.
+    reference : ImageLike, optional
+        Image whose grid the result has; by default the grid that the transform starts from.
+    fill : float, optional
+        Value outside the image; by default -1000 for CT, else 0.
+    interpolation : "linear", "nearest", "label" or "bspline"
+        Between voxels; ``label`` takes the value of the largest trilinear weight, for label maps.
+    nonfinite : "error" or "mask"
+        Voxels that are not finite numbers: refuse the image, or treat them as background.
+    **grid
+        ``to`` ("fixed" or "moving") is the space of the result, where the grids do not decide it; ``other_grid=True``
+        lets the reference be another grid in that space; ``nifti_frame`` and ``follow_links`` as in `register`.
 
     Returns
     -------
@@ -113,13 +116,9 @@ def bring(
 
 
 def warp_labels(
-    labels: ImageLike,
-    transform: Chain,
-    reference: ImageLike | None = None,
-    *,
-    label_names: str | Path | Mapping[int, str] | None = None,
-    **grid: Unpack[GridWords],
-) -> LabelMap:
+    labels: ImageLike, transform: Chain, reference: ImageLike | None = None, *,
+    label_names: str | Path | Mapping[int, str] | None = None, **grid: Unpack[GridWords],
+) -> LabelMap:  # fmt: skip
     """Bring moving labels onto the fixed grid; values and type of the labels are kept.
 
     Parameters
@@ -141,14 +140,9 @@ def warp_labels(
 
 
 def warp_points(
-    points_mm: ArrayLike,
-    transform: TransformLike,
-    *,
-    source: Space = "fixed",
-    reference: ImageLike | None = None,
-    nifti_frame: NiftiFrame = "auto",
-    follow_links: bool = False,
-) -> Float64Array:
+    points_mm: ArrayLike, transform: TransformLike, *, source: Space = "fixed", reference: ImageLike | None = None,
+    nifti_frame: NiftiFrame = "auto", follow_links: bool = False,
+) -> Float64Array:  # fmt: skip
     """Take points from the fixed image to the moving one, or back.
 
     Parameters
@@ -207,7 +201,6 @@ def _require_reference(loaded: Transform, grid: Geometry, name: str, words: Grid
 
 
 def _parsed(word: Any) -> tuple[Any, bool]:
-    """Return a transform and whether its inverse is meant."""
     found = INVERSE.fullmatch(word) if isinstance(word, str) else None
     return (word, False) if found is None else (found["file"], found["back"] == "1")
 

@@ -22,7 +22,7 @@ from regweave.io.disk.records import read_record, this_program, write_record
 from regweave.io.disk.text import read_json
 from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame
-from regweave.io.time_series import read_time_series
+from regweave.io.write import read_time_series
 from regweave.jobs.batch import STORE, THUMBNAIL, Batch, BatchRow, StudyOptions, batch
 from regweave.jobs.store import Outcome, run_tasks, worker_count
 from regweave.options import called, described, option

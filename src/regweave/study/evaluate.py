@@ -23,12 +23,11 @@ from regweave.io import owned_path, prepare_output
 from regweave.io.disk import records
 from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.text import shown
-from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
 from regweave.jobs.runner import PairNumbers, Runner, judge_pair
 from regweave.jobs.store import Outcome, worker_count
 from regweave.jobs.table import PairFiles, Pairs, check_leak, in_one_numbering, pairs_on_disk
-from regweave.jobs.workers import place
+from regweave.jobs.workers import Cluster, place, require_cluster
 from regweave.measures.scores import PairScore, When
 from regweave.measures.statistics import count_better, paired_bootstrap, patients_of
 from regweave.measures.verdict import Rules, Verdict, failed, tally

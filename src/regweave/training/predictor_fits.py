@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from regweave import predictors
-from regweave.jobs.cluster import program_hash
 from regweave.jobs.folds import deal_patients
 from regweave.jobs.store import content_hash
 from regweave.jobs.table import PairFiles
+from regweave.jobs.workers import program_hash
 from regweave.measures.overlap import dice
 from regweave.model.archive import read_archive, write_archive
 from regweave.model.record import LeftOutDice, PredictorChoice

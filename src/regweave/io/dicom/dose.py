@@ -8,8 +8,7 @@ import numpy as np
 
 from regweave.errors import RegweaveError
 from regweave.io.dicom import parse as dcm
-from regweave.io.dicom.series import Series, directions, require_bits
-from regweave.io.dicom.write import new_object, reference, save
+from regweave.io.dicom.series import Series, directions, new_object, reference, require_bits, save
 from regweave.io.disk.files import damaged
 from regweave.io.geometry import affine_of, make_geometry
 from regweave.io.stored import volume_shape
@@ -41,9 +40,7 @@ class Dose:
 def read_dose(path: str | Path) -> Dose:
     """Read an RT dose with even planes."""
     subject = f"'{path}'"
-    with dcm.guarded(subject):
-        data, _ = dcm.read_dataset(Path(path), subject)
-        dcm.require_class(data, (RTDOSE,), "RT dose", subject)
+    with dcm.opened(path, (RTDOSE,), "RT dose") as data:
         frames, rows, columns, bits = (
             dcm.integer(data, word, default, subject)
             for word, default in (("NumberOfFrames", 1), ("Rows", None), ("Columns", None), ("BitsAllocated", None))

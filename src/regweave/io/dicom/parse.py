@@ -153,6 +153,19 @@ def read_dataset(
     return found, offset
 
 
+@contextmanager
+def opened(path: str | Path, allowed: Sequence[str], what: str) -> Iterator[Any]:
+    """Read a whole data set, which is to be of one of some classes (else E164), and guard the block that uses it."""
+    subject = f"'{path}'"
+    with guarded(subject):
+        dataset, _ = read_dataset(Path(path), subject)
+        if text(dataset, "SOPClassUID") not in allowed:
+            modality = text(dataset, "Modality")
+            shown = modality if modality.isalpha() and len(modality) <= 16 else "of unknown modality"
+            raise RegweaveError("E164", f"{subject} is no {what}: it is {shown}", f"name the file of the {what}")
+        yield dataset
+
+
 def text(dataset: Any, keyword: str) -> str:
     """Return an element as text; empty if absent."""
     value = dataset.get(keyword, None)
@@ -208,14 +221,6 @@ def identity_in(dataset: Any) -> Identity:
     keywords = ("PatientID", "PatientName", "PatientBirthDate", "PatientSex")
     uids = ("StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID")
     return Identity(*(text(dataset, keyword) for keyword in (*keywords, *uids)))
-
-
-def require_class(dataset: Any, allowed: Sequence[str], what: str, subject: str) -> None:
-    """Raise E164 unless a data set is an object of one of some classes."""
-    if text(dataset, "SOPClassUID") not in allowed:
-        modality = text(dataset, "Modality")
-        shown = modality if modality.isalpha() and len(modality) <= 16 else "of unknown modality"
-        raise RegweaveError("E164", f"{subject} is no {what}: it is {shown}", f"name the file of the {what}")
 
 
 def require_same_patient(a: Identity, b: Identity, what: str) -> None:

@@ -10,9 +10,8 @@ from scipy import ndimage
 
 from regweave import notices
 from regweave.errors import RegweaveError
-from regweave.io.dicom.parse import guarded, identity_in, items, numbers, read_dataset, require_class, text
-from regweave.io.dicom.series import Series, directions
-from regweave.io.dicom.write import item, new_object, references, save
+from regweave.io.dicom.parse import guarded, identity_in, items, numbers, opened, text
+from regweave.io.dicom.series import Series, directions, item, new_object, references, save
 from regweave.io.disk.files import damaged
 from regweave.io.geometry import affine_of, make_geometry
 from regweave.io.transforms.itk import ANYWHERE, require_matrix, require_sense
@@ -39,9 +38,7 @@ def read_reg(path: str | Path) -> DicomRegistration:
     registered frame to the source: opposite directions. Both become a map from the registered frame to the source.
     """
     subject = f"'{path}'"
-    with guarded(subject):
-        data, _ = read_dataset(Path(path), subject)
-        require_class(data, (RIGID, DEFORMABLE), "registration object", subject)
+    with opened(path, (RIGID, DEFORMABLE), "registration object") as data:
         registered, identity = text(data, "FrameOfReferenceUID"), identity_in(data)
         if text(data, "SOPClassUID") == RIGID:
             matrix, source = _rigid(data, registered, subject)

@@ -17,8 +17,7 @@ from pydicom.tag import Tag
 from regweave import __version__, notices
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom import parse as dcm
-from regweave.io.dicom.series import DicomSlice, Series
-from regweave.io.dicom.write import STUDY_CLASS, item, new_object, reference, references, save
+from regweave.io.dicom.series import STUDY_CLASS, DicomSlice, Series, item, new_object, reference, references, save
 from regweave.io.disk.files import damaged
 from regweave.io.disk.text import some
 from regweave.types import PALETTE, Colour, Contour, Float64Array, LeftOut, Structure, StructureSet
@@ -46,9 +45,7 @@ def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool =
     joined with W246.
     """
     subject = f"'{path}'"
-    with dcm.guarded(subject):
-        data, _ = dcm.read_dataset(Path(path), subject)
-        dcm.require_class(data, (RTSTRUCT,), "RT structure set", subject)
+    with dcm.opened(path, (RTSTRUCT,), "RT structure set") as data:
         if not allow_id_mismatch:
             dcm.require_same_patient(dcm.identity_in(data), series.identity, f"{subject} and its series")
         drawn, left_out = _structures(data, series, subject)
@@ -68,9 +65,7 @@ def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool =
 def read_drawn(path: Path) -> tuple[Structure, ...]:
     """Read closed contours and points of a structure set as stored, without a series."""
     subject = f"'{path}'"
-    with dcm.guarded(subject):
-        data, _ = dcm.read_dataset(path, subject)
-        dcm.require_class(data, (RTSTRUCT,), "RT structure set", subject)
+    with dcm.opened(path, (RTSTRUCT,), "RT structure set") as data:
         rois = dcm.items(data, "StructureSetROISequence")
         counted = [dcm.integer(roi, "ROINumber", None, subject) for roi in rois]
         drawings = _drawings(data, subject)
@@ -86,9 +81,7 @@ def read_drawn(path: Path) -> tuple[Structure, ...]:
 
 def referenced_series(path: str | Path) -> frozenset[str]:
     """Return the identifiers of the image series that a structure set refers to."""
-    with dcm.guarded(f"'{path}'"):
-        data, _ = dcm.read_dataset(Path(path), f"'{path}'")
-        dcm.require_class(data, (RTSTRUCT,), "RT structure set", f"'{path}'")
+    with dcm.opened(path, (RTSTRUCT,), "RT structure set") as data:
         return _referenced(data)
 
 
@@ -175,7 +168,6 @@ def _names(rois: list[Any], counted: list[int], subject: str) -> list[str]:
 
 
 def _drawings(data: Any, subject: str) -> dict[int, list[Any]]:
-    """Return the items that hold contours, by the number of their structure; none for another number."""
     found: dict[int, list[Any]] = defaultdict(list)
     for one in dcm.items(data, "ROIContourSequence"):
         found[dcm.integer(one, "ReferencedROINumber", None, subject)].append(one)
@@ -183,7 +175,6 @@ def _drawings(data: Any, subject: str) -> dict[int, list[Any]]:
 
 
 def _colour(drawn: list[Any], subject: str) -> Colour | None:
-    """Return the stated colour; None if it is invalid."""
     for one in drawn:
         with suppress(RegweaveError):
             r, g, b = (int(v) for v in dcm.numbers(one, "ROIDisplayColor", 3, subject).clip(0, 255))

@@ -4,19 +4,23 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pydicom
 from numpy.typing import NDArray
+from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.pixels.decoders.base import get_decoder
-from pydicom.uid import UID
+from pydicom.uid import UID, ImplicitVRLittleEndian, generate_uid
 from scipy import ndimage
 
-from regweave import notices
+from regweave import __version__, notices
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom import parse as dcm
 from regweave.io.disk.files import damaged, open_file, require_memory
+from regweave.io.disk.outputs import atomic_path
 from regweave.io.geometry import affine_of, make_geometry
 from regweave.io.stored import volume_shape
 from regweave.types import Float32Array, Float64Array, Geometry, Identity, Modality, Volume
@@ -206,7 +210,6 @@ def _label(header: dcm.SliceHeader) -> str:
 
 
 def _lines(listed: Sequence[SeriesFiles]) -> list[str]:
-    """Return a line for each series to choose from: hash, size, label, and its folder if there are several."""
     folders = [os.path.commonpath([path.parent.absolute() for path in one.files]) for one in listed]
     root, found = os.path.commonpath(folders), []
     for one, folder in zip(listed, folders, strict=True):
@@ -415,7 +418,6 @@ def stack(
 def _resampled(
     slices: Sequence[DicomSlice], grid: SliceGrid, read: Read, fill: float, subject: str
 ) -> tuple[Float32Array, Geometry]:
-    """Interpolate linearly between the true positions of the slices, onto planes of the median gap."""
     along = np.array([one.along_mm for one in slices])
     extent = float(along[-1] - along[0])
     gap = max(float(np.median(np.diff(along))), extent / (MOST_REFINEMENT * (len(slices) - 1)))
@@ -614,7 +616,6 @@ def _unpacked(header: dcm.SliceHeader, syntax: str, shape: tuple[int, int]) -> N
 
 
 def _looked_up(stored: NDArray[Any], lut: Any, header: dcm.SliceHeader) -> Float32Array:
-    """Apply a modality look-up table; values outside take the nearest entry, as in the standard."""
     subject = header.subject
     count, first, _ = (int(n) for n in dcm.numbers(lut, "LUTDescriptor", 3, subject))
     table = lut.get("LUTData", None)
@@ -624,3 +625,65 @@ def _looked_up(stored: NDArray[Any], lut: Any, header: dcm.SliceHeader) -> Float
     if entries.size != (count or 65536):
         raise damaged(subject, f"its modality look-up table has {entries.size} entries, it states {count or 65536}")
     return entries[np.clip(stored.astype(np.int64) - first, 0, entries.size - 1)]
+
+
+# New objects: patient and study of a series, new identifiers, an atomic file
+
+MAKER = "regweave"
+STUDY_CLASS = "1.2.840.10008.3.1.2.3.1"
+
+
+def new_object(series: Series, class_uid: str, modality: str, description: str) -> Any:
+    """Return a data set with the common elements: patient and study of a series, a new series and instance."""
+    data, now = Dataset(), datetime.now()
+    data.SpecificCharacterSet = "ISO_IR 192"
+    data.InstanceCreationDate, data.InstanceCreationTime = f"{now:%Y%m%d}", f"{now:%H%M%S}"
+    data.SOPClassUID, data.SOPInstanceUID = class_uid, new_uid()
+    data.Modality, data.SeriesDescription = modality, description
+    data.Manufacturer = data.ManufacturerModelName = MAKER
+    data.SoftwareVersions, data.DeviceSerialNumber = __version__, "1"
+    identity = series.identity
+    data.PatientName, data.PatientID = identity.patient_name, identity.patient_id
+    data.PatientBirthDate, data.PatientSex = identity.birth_date, identity.sex
+    data.StudyInstanceUID, data.SeriesInstanceUID = identity.study_uid, new_uid()
+    for word in STUDY[:-1]:
+        setattr(data, word, series.study.get(word, ""))
+    data.SeriesDate, data.SeriesTime = f"{now:%Y%m%d}", f"{now:%H%M%S}"
+    data.SeriesNumber, data.InstanceNumber = 1, 1
+    data.FrameOfReferenceUID, data.PositionReferenceIndicator = series.frame_uid or new_uid(), ""
+    return data
+
+
+def new_uid() -> str:
+    """Return a unique identifier: 2.25 and a random number, at most 44 characters."""
+    return str(generate_uid(prefix=None))
+
+
+def reference(class_uid: str, instance_uid: str) -> Any:
+    """Return an item that refers to an instance."""
+    return item(ReferencedSOPClassUID=class_uid, ReferencedSOPInstanceUID=instance_uid)
+
+
+def references(series: Series) -> list[Any]:
+    """Return items that refer to all images of a series."""
+    return [reference(one.class_uid, one.instance_uid) for one in series.slices]
+
+
+def item(**elements: Any) -> Any:
+    """Return an item of a sequence with elements by keyword; lists of items become sequences."""
+    made = Dataset()
+    for keyword, value in elements.items():
+        setattr(made, keyword, value)
+    return made
+
+
+def save(path: str | Path, data: Any) -> None:
+    """Write a Part 10 file in Implicit VR Little Endian, which bounds no value at 64 kB; whole or not at all."""
+    meta = FileMetaDataset()
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = data.SOPClassUID, data.SOPInstanceUID
+    meta.TransferSyntaxUID = ImplicitVRLittleEndian
+    meta.ImplementationClassUID = pydicom.uid.PYDICOM_IMPLEMENTATION_UID
+    meta.ImplementationVersionName = f"REGWEAVE{__version__}"[:16]
+    data.file_meta, data.preamble = meta, b"\0" * 128
+    with dcm.guarded("the new object"), atomic_path(path) as part:
+        data.save_as(part, enforce_file_format=True, overwrite=True)

@@ -47,12 +47,10 @@ def check_name(path: str | Path, *, folder: bool = False) -> None:
     shown = shown if len(shown) <= 80 else f"{shown[:60]}…"
     if text in {"", "."}:
         raise UsageError("E152", "the name of the output is empty or the present folder", "name a new one with -o")
-    try:
-        bytes_.decode()
-    except UnicodeDecodeError:
-        raise UsageError("E152", f"the output name '{shown}' is not UTF-8", "choose another -o") from None
-    if "\0" in text:
-        raise UsageError("E152", f"the output name '{shown}' holds a null character", "choose another -o")
+    undecoded = any("\udc80" <= c <= "\udcff" for c in text)
+    if undecoded or "\0" in text:
+        what = "is not UTF-8" if undecoded else "holds a null character"
+        raise UsageError("E152", f"the output name '{shown}' {what}", "choose another -o")
     try:
         here = Path.cwd()
     except OSError as error:
@@ -73,7 +71,6 @@ def unwritable(path: str | Path, error: OSError) -> RegweaveError:
 
 
 def _changed(path: str | Path, kept: Path | None = None) -> RegweaveError:
-    """Make the E154 error of an output whose name something else has taken."""
     message = f"output '{path}' appeared or was changed while the command ran; it stays as it is"
     hint = "choose another -o and run the command again" if kept is None else f"what was computed is kept as '{kept}'"
     return RegweaveError("E154", message, hint)
@@ -349,7 +346,6 @@ def _contents(folder: Path) -> Iterator[str]:
 
 
 def _names(folder: Path) -> frozenset[str] | None:
-    """Return the names that were written into a folder; None where it has no list."""
     try:
         names = json.loads((folder / MARK).read_text(encoding="ascii"))["names"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -358,7 +354,6 @@ def _names(folder: Path) -> frozenset[str] | None:
 
 
 def _list(folder: Path, names: Iterable[str]) -> None:
-    """Write the list of a folder."""
     new = folder / f"{MARK}.new"
     new.write_text(json.dumps({"schema": 1, "names": sorted({*names, MARK})}, indent=0) + "\n", encoding="ascii")
     new.replace(folder / MARK)

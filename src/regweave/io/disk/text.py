@@ -144,7 +144,6 @@ def _finite(text: str) -> float:
 
 
 def _require_flat(content: Any) -> None:
-    """Walk through lists and tables level by level."""
     level, depth = [content], 1
     while level := [
         item for outer in level for item in (outer.values() if type(outer) is dict else outer)

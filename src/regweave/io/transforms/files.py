@@ -96,9 +96,13 @@ def read_transform(source: Any, geometry: Geometry | None = None, *, follow_link
     return Transform(itk.sample(whole, geometry, f"'{path}'"), ends=ends)
 
 
-def total_displacement(transform: Transform) -> Field:
-    """Return affine and field as one displacement on the grid of the field."""
-    return _total(transform.field, transform.affine)
+def total_displacement(transform: Transform, field: Field | None = None) -> Field:
+    """Return affine and field as one displacement on the grid of the field, the transform's own by default."""
+    field, matrix = field or transform.field, transform.affine
+    points = field.geometry.points(np.moveaxis(np.indices(field.geometry.shape, dtype=np.float64), 0, -1))
+    moved = points + np.moveaxis(field.data, 0, -1)
+    moved = moved @ matrix[:3, :3].T + matrix[:3, 3]
+    return Field(np.ascontiguousarray(np.moveaxis(moved - points, -1, 0), dtype=np.float32), field.geometry)
 
 
 def smallest_displacement(transform: Transform) -> Field:
@@ -113,15 +117,7 @@ def smallest_displacement(transform: Transform) -> Field:
     affine = inner.affine.copy()
     affine[:3, 3] = inner.points(np.full(3, -1.0))
     x, y, z = (n + 2 for n in inner.shape)
-    return _total(_resampled(transform.knots, Geometry((x, y, z), affine)), transform.affine)
-
-
-def _total(field: Field, matrix: Float64Array) -> Field:
-    geometry = field.geometry
-    points = geometry.points(np.moveaxis(np.indices(geometry.shape, dtype=np.float64), 0, -1))
-    moved = points + np.moveaxis(field.data, 0, -1)
-    moved = moved @ matrix[:3, :3].T + matrix[:3, 3]
-    return Field(np.ascontiguousarray(np.moveaxis(moved - points, -1, 0), dtype=np.float32), geometry)
+    return total_displacement(transform, _resampled(transform.knots, Geometry((x, y, z), affine)))
 
 
 def _linear_part(matrix: Float64Array) -> Written:
@@ -380,7 +376,6 @@ def _write_list(group: Any, name: str, numbers: NDArray[Any] | FieldList, pieces
 
 
 def _chunks(pieces: Iterable[NDArray[Any]], size: int) -> Iterator[NDArray[Any]]:
-    """Cut a list into chunks; the last one is filled up with zeros."""
     rest: NDArray[Any] | None = None
     for piece in pieces:
         found = piece if rest is None else np.concatenate([rest, piece])
@@ -401,7 +396,6 @@ def _type_bytes(type_name: str) -> bytes:
 
 
 def _hashed(numbers: NDArray[Any] | FieldList, digest: Any) -> Iterator[NDArray[Any]]:
-    """Give a list in pieces, and add them to the hash as they pass, little-endian."""
     order = numbers.dtype.newbyteorder("<")
     digest.update(order.str.encode("ascii"))
     for piece in pieces_of(numbers):

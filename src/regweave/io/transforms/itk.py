@@ -297,26 +297,13 @@ def read_hdf(path: Path) -> tuple[list[Part], Mapping[str, str]]:
 
 def _ask_child(path: Path, most: int, extra_s: int) -> tuple[dict[str, Any], list[NDArray[Any]]]:
     """Read a file in a child process: the head of its answer, and the fixed and other numbers of each transform."""
-    subject = f"'{path}'"
+    subject, wall_s = f"'{path}'", WALL_S + extra_s
     request = {"file": str(path.absolute()), "most_bytes": most, "address_bytes": OWN_BYTES + 3 * most}
     request["cpu_s"] = CPU_S + extra_s
-    answer = _run_child(request, WALL_S + extra_s, subject)
-    at = 8 + int.from_bytes(answer[:8], "little")
-    head, arrays = json.loads(answer[8:at]), list[NDArray[Any]]()
-    for part in head.get("parts", ()):
-        for count, dtype in ((part["fixed"], "f8"), (part["parameters"], part["dtype"])):
-            arrays.append(np.frombuffer(answer, dtype, count, at))
-            at += arrays[-1].nbytes
-    return head, arrays
-
-
-def _run_child(request: Mapping[str, Any], wall_s: float, subject: str) -> bytes:
-    """Run the child and return its answer after the word `READY`."""
     places = json.dumps([p for p in sys.path if p and Path(p).is_absolute()])
-    words = [sys.executable, "-I", "-S", "-c", START, places, str(CHILD), json.dumps(request)]
     child = subprocess.Popen(  # in a session of its own: Ctrl-C is for this process, which then ends the child
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env={**os.environ, **ENVIRONMENT}, start_new_session=True,
+        [sys.executable, "-I", "-S", "-c", START, places, str(CHILD), json.dumps(request)], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, **ENVIRONMENT}, start_new_session=True,
     )  # fmt: skip
     try:
         answer = child.communicate(timeout=wall_s)[0]
@@ -327,14 +314,21 @@ def _run_child(request: Mapping[str, Any], wall_s: float, subject: str) -> bytes
         child.wait()
         if child.stdout is not None:
             child.stdout.close()
+    status = child.returncode
     if not answer.startswith(READY):
-        message = f"the process that reads {subject} could not start (status {child.returncode})"
+        message = f"the process that reads {subject} could not start (status {status})"
         raise ResourceError("E140", message, "give the program more memory or processes")
-    if child.returncode != 0:
-        status = child.returncode
+    if status != 0:
         ending = signal.Signals(-status).name if status < 0 else f"status {status}"
         raise damaged(subject, f"HDF5 cannot read it ({ending})")
-    return answer[len(READY) :]
+    answer = answer[len(READY) :]
+    at = 8 + int.from_bytes(answer[:8], "little")
+    head, arrays = json.loads(answer[8:at]), list[NDArray[Any]]()
+    for part in head.get("parts", ()):
+        for count, dtype in ((part["fixed"], "f8"), (part["parameters"], part["dtype"])):
+            arrays.append(np.frombuffer(answer, dtype, count, at))
+            at += arrays[-1].nbytes
+    return head, arrays
 
 
 # Objects in memory

@@ -68,7 +68,7 @@ class TableColumns:
     files: tuple[str, ...]  # those that name files
     why: str  # reason for the required ones, for messages
     reserved: tuple[str, ...] = ()  # names of outputs, which no id may be
-    least: int = 1  # rows
+    least: int = 1  # rows, one or two
 
 
 SCORED = TableColumns(
@@ -105,7 +105,7 @@ def read_table(table: Table, columns: TableColumns) -> PairTable:
     _check_header(name, lines[0][1], columns)
     rows = [_row(name, line, dict(zip(lines[0][1], cells, strict=True)), columns) for line, cells in lines[1:]]
     if len(rows) < columns.least:
-        found = "it has no pairs" if not rows else f"it has {len(rows)} row, needed are {columns.least}"
+        found = "it has one row, two or more are needed" if rows else "it has no pairs"
         raise _bad(name, found, "write one line for each pair below the header")
     seen: set[str] = set()
     for row in rows:

@@ -118,7 +118,7 @@ def refused(rows, tmp_path, code):
 
 def test_lists_that_make_no_atlas_are_refused(people, tmp_path):
     good = rows_of(people)
-    refused(good[:1], tmp_path, "E132.*one atlas")
+    refused(good[:1], tmp_path, "E132.*two or more")
     refused([good[0], {**good[1], "id": "P0"}], tmp_path, "E132.*twice")
     refused([good[0], {**good[1], "id": "registrations"}], tmp_path, "E132.*name of an output")
     refused([good[0], {**good[1], "image": people / "gone.nii.gz"}], tmp_path, "E101")

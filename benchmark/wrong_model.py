@@ -18,10 +18,9 @@ from regweave import notices
 from regweave.errors import RegweaveError
 from regweave.io import read_image
 from regweave.model import shipped_models
-from regweave.run.resolve import misfits
 from regweave.run.read import Reading
 from regweave.run.register import register
-from regweave.run.resolve import Recipe
+from regweave.run.resolve import Recipe, misfits
 
 OWN = {"hippocampus-t1": "msd_hippocampus", "head-neck-ct": "openkbp_head_neck"}
 SETS = ("ibsr18_64", "ibsr18_native", "lpba40_80", "acdc_mm", "mscmr_cardiac", "chaos_mr_abdomen", "fvb_mouse_brain",

@@ -62,7 +62,12 @@ def demo(
     workflow.OPTIONS.check()  # what learning needs, before phantoms are made
     labels, start = opt.parse_values(classes), time.perf_counter()
     if data is None:
-        _first_pictures(output, overwrite)
+        with prepare_output(output, overwrite=overwrite) as folder, TrainingBar(lines=True) as bar:
+            bar.say("[0/4] first registrations")
+            for kind, result in workflow.register_examples(folder):
+                bar.say(f"  {kind}: {workflow.example_sentence(result)}")
+            write_page(folder)
+        print(f"first pictures  {output / INDEX}", file=sys.stderr)
     try:
         summary = _learn(output, data, labels, settings, seed, workers, overwrite or data is None)
     except (KeyboardInterrupt, Cancelled) as error:
@@ -75,16 +80,6 @@ def demo(
         print(as_text(summary, output, time.perf_counter() - start))
     if summary.failures:
         raise typer.Exit(EXIT_SOME_FAILED)
-
-
-def _first_pictures(output: Path, overwrite: bool) -> None:
-    """Register one pair of each anatomy and write the page, before learning begins."""
-    with prepare_output(output, overwrite=overwrite) as folder, TrainingBar(lines=True) as bar:
-        bar.say("[0/4] first registrations")
-        for kind, result in workflow.register_examples(folder):
-            bar.say(f"  {kind}: {workflow.example_sentence(result)}")
-        write_page(folder)
-    print(f"first pictures  {output / INDEX}", file=sys.stderr)
 
 
 def _learn(

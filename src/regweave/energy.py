@@ -88,24 +88,12 @@ def assemble(
     return Energy(unary, terms.shape, terms.offsets, weights.pairwise, terms.base)
 
 
-@dataclass(frozen=True)
-class JointFeatures:
-    """Ψ(x, D) for all classes at once.
+def joint_features(terms: Terms, labels: IntArray) -> Float64Array:
+    """Ψ of a labelling (N,) for all classes at once, (M·C + 1,), in the order of `WeightTable.as_vector`.
 
-    ``unary`` (M, C) sums the cost of each member over the nodes of each class; ``pairwise`` is the sum over edges.
-    The sum of ``unary`` over classes, with ``pairwise`` appended, is the paper's Ψ for one class.
+    Its product with that is the energy, up to the tie-break. The cost of each member is summed over the nodes of each
+    class; the sum over edges comes last. Summed over classes, this is the paper's Ψ for one class.
     """
-
-    unary: Float64Array
-    pairwise: float
-
-    def dot(self, weights: WeightTable) -> float:
-        """w·Ψ: the energy of the labelling, up to the tie-break."""
-        return float((self.unary * weights.matrix).sum() + weights.pairwise * self.pairwise)
-
-
-def joint_features(terms: Terms, labels: IntArray) -> JointFeatures:
-    """Ψ of a labelling (N,)."""
     n = np.arange(len(labels))
     chosen = terms.costs[:, n, labels].astype(np.float64)
     shares = terms.shares if terms.shares.ndim == 2 else terms.shares[n, labels]
@@ -113,7 +101,7 @@ def joint_features(terms: Terms, labels: IntArray) -> JointFeatures:
     unary = np.einsum("mn,nc->mc", chosen, shares.astype(np.float64))
     # The pairwise sum asks only for nodes, offsets and base; no unary is assembled for it.
     grid = Energy(np.empty((0, 0)), terms.shape, terms.offsets, 1.0, terms.base)
-    return JointFeatures(unary, grid.pairwise(labels))
+    return np.append(unary.ravel(), grid.pairwise(labels))
 
 
 def loss_of(terms: Terms, labels: IntArray) -> float:

@@ -78,9 +78,9 @@ def test_weights_times_features_is_the_energy(shape, displaced, elastic):
         weights, rng = random_weights(seed), np.random.default_rng(seed)
         labels = rng.integers(0, 8, int(np.prod(shape))).astype(np.int32)
         psi = joint_features(terms, labels)
-        assert psi.unary.shape == (M, C)
+        assert psi.shape == (M * C + 1,)
         expected = slow_energy(terms, weights, labels)
-        assert psi.dot(weights) == pytest.approx(expected, rel=1e-6)
+        assert weights.as_vector() @ psi == pytest.approx(expected, rel=1e-6)
         energy = assemble(terms, weights)
         assert energy(labels) == pytest.approx(expected + slow_tie_break(terms, labels), rel=1e-6)
 
@@ -89,9 +89,10 @@ def test_features_do_not_depend_on_weights_and_sum_to_the_paper_s_for_one_class(
     terms, labels = random_terms(0), np.array([3, 1, 0, 7], dtype=np.int32)
     psi = joint_features(terms, labels)
     for m in range(M):
-        assert psi.unary[m].sum() == pytest.approx(sum(terms.costs[m, i, x] for i, x in enumerate(labels)), rel=1e-6)
-    one = WeightTable(np.ones((M, C)), ("a", "b", "c"), (0, 7), 1.0)
-    assert psi.dot(one) == pytest.approx(psi.unary.sum() + psi.pairwise)
+        chosen = sum(terms.costs[m, i, x] for i, x in enumerate(labels))
+        assert psi[m * C : (m + 1) * C].sum() == pytest.approx(chosen, rel=1e-6)
+    smoothness_alone = WeightTable(np.zeros((M, C)), ("a", "b", "c"), (0, 7), 1.0)
+    assert psi[-1] == pytest.approx(slow_energy(terms, smoothness_alone, labels))
 
 
 @pytest.mark.parametrize(("displaced", "elastic"), KINDS)
@@ -151,7 +152,8 @@ def test_slack_bounds_the_loss_of_the_prediction(displaced, elastic):
         imputed = exact(assemble(terms, weights, 10.0)).labels
         loss = slow_loss(terms, predicted)
         for explained in (imputed, predicted, *rng.integers(0, 8, (3, 4)).astype(np.int32)):
-            slack = joint_features(terms, explained).dot(weights) + slow_tie_break(terms, explained) - violating.energy
+            energy = weights.as_vector() @ joint_features(terms, explained) + slow_tie_break(terms, explained)
+            slack = energy - violating.energy
             assert slack >= loss - 1e-6
         assert slow_loss(terms, imputed) <= loss + 1e-9
         assert slow_loss(terms, violating.labels) >= loss - 1e-9

@@ -22,7 +22,7 @@ from regweave.types import Terms
 line = np.array([-1.0, 0.0, 1.0])
 costs, shares = rng.random((8, 16000, 27)).astype(np.float32), rng.random((16000, 6)).astype(np.float32)
 terms = Terms(costs, shares, (40, 20, 20), (line, line, line))
-psi = joint_features(terms, rng.integers(0, 27, 16000).astype(np.int32)).unary
+psi = joint_features(terms, rng.integers(0, 27, 16000).astype(np.int32))[:-1]
 print(hashlib.sha256(psi.tobytes()).hexdigest())
 told = (found.hidden, found.output, scores)
 print(*(hashlib.sha256(a.tobytes()).hexdigest() for a in told))

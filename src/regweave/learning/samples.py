@@ -98,8 +98,7 @@ def infer(task: Task) -> Labelling:
 
 def psi(sample: Sample, labels: IntArray) -> Float64Array:
     """Ψ of a labelling, (M·C + 1,), in the order of `WeightTable.as_vector`."""
-    features = joint_features(sample.terms, labels)
-    return np.append(features.unary.ravel(), features.pairwise) / sample.scale
+    return joint_features(sample.terms, labels) / sample.scale
 
 
 def delta(sample: Sample, labels: IntArray) -> float:

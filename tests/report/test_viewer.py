@@ -94,6 +94,8 @@ def test_codes_are_the_nearest_values_of_the_table():
     assert (np.diff(table) >= 0).all()
     nearest = np.abs(values[..., None] - table).min(axis=-1)
     np.testing.assert_allclose(np.abs(values - table[codes]), nearest, atol=1e-4)
+    (large,), _ = quantise([values * np.float32(2.0**117)])  # up to 2e38, near the end of float32
+    np.testing.assert_array_equal(large, codes)
 
 
 def test_a_narrow_range_of_tissue_keeps_its_greys():

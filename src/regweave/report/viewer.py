@@ -297,7 +297,7 @@ def quantise(volumes: Sequence[Float32Array]) -> tuple[list[NDArray[np.uint8]], 
     [0.0, 5.0, 7.0]
     """
     table = _table(volumes)
-    between = (table[1:] + table[:-1]) / 2
+    between = table[1:] / 2 + table[:-1] / 2  # the sum of two large values is no float32
     return [np.searchsorted(between, v).astype(np.uint8) for v in volumes], table
 
 

@@ -116,6 +116,18 @@ def test_strong_bending_does_not_fold():
         assert not_rigid_mm(after, TWO, value) < 0.02
 
 
+def test_parts_that_touch_are_rigid_each():
+    parts = bars(((8, 28), (18, 22), (10, 16)), ((8, 28), (22, 26), (10, 16)))
+    after, _, folding = keep_rigid(bent(), parts)
+    assert folding == set()
+    assert float(determinant(after.field).min()) >= rigid.LEAST_VOLUME
+    for value in (1, 2):
+        points = places(FIXED)[warp_labels(parts, after).data == value]
+        there = warp_points(points, after)
+        motion = rigid_fit(points, there)
+        np.testing.assert_allclose(points @ motion[:3, :3].T + motion[:3, 3], there, atol=0.02)
+
+
 def test_motions_that_tear_tissue_are_given_up(monkeypatch):
     """Two bars that exchange their places."""
     one, other = np.eye(4), np.eye(4)

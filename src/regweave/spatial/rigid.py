@@ -19,7 +19,7 @@ from regweave.types import Field, Float32Array, Float64Array, Geometry, IntArray
 MOST_POINTS = 20_000  # Points of a part to which a motion is fitted
 FADE_MM, FADE_SHARE = 5.0, 1.5  # Length over which a change fades: at least this, and this share of the change
 LONGER = (1.0, 2.0, 4.0)  # Factors of it; the first without folds is used
-ROUNDS = 4  # Times at most that voxels which still show a part are given to it
+ROUNDS = 4  # Times at most that voxels which show another part than they move with, or one where none, are given to it
 REPAIRS = (1, 2, 3, 4, 6, 8, 12, 16)  # Widths in voxels, one after the other, by which surroundings of folds grow
 REACH = 6.0  # Lengths after which it has faded
 SWEEPS = 20  # Relaxations of a membrane on each of its grids
@@ -79,7 +79,7 @@ def _with_motions(
         field, volume = _without_folds(field, owner > 0, least)
         made = replace(transform, field=field, knots=None)
         shown = warp_labels(parts, made).data
-        if not (more := (owner == 0) & np.isin(shown, list(motions))).any():
+        if not (more := (owner != shown) & np.isin(shown, list(motions))).any():
             break
         owner[more] = shown[more]
     return made, volume, owner

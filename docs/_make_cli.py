@@ -26,7 +26,7 @@ OFTEN = 3
 """Commands that an option has, with one default, to be in the table of common ones."""
 APART = {"--output", "--init", "--model", "--series", "--config", "--reference", "--classes"}
 """Options that mean something else in each command."""
-HEAD = ["| argument or option | meaning | default |", "|---|---|---|"]
+HEAD = ["| argument or option | meaning |", "|---|---|"]
 
 
 def page() -> str:
@@ -75,16 +75,17 @@ def _name(parameter: Any) -> str:
 
 def _row(parameter: Any) -> str:
     meaning = getattr(parameter, "help", None) or ""
-    return f"| {_name(parameter)} | {meaning.replace('|', chr(92) + '|')} | {_default(parameter)} |"
+    meaning = " ".join(filter(None, [meaning.replace("|", chr(92) + "|"), _default(parameter)]))
+    return f"| {_name(parameter)} | {meaning} |"
 
 
 def _default(parameter: Any) -> str:
     if parameter.required:
-        return "required"
+        return "Required."
     value = parameter.default
     if value is None or value is False or callable(value):
         return ""
-    return f"`{getattr(value, 'value', value)}`"
+    return f"Default: `{getattr(value, 'value', value)}`."
 
 
 if __name__ == "__main__":

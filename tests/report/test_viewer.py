@@ -94,7 +94,8 @@ def test_codes_are_the_nearest_values_of_the_table():
     assert (np.diff(table) >= 0).all()
     nearest = np.abs(values[..., None] - table).min(axis=-1)
     np.testing.assert_allclose(np.abs(values - table[codes]), nearest, atol=1e-4)
-    (large,), _ = quantise([values * np.float32(2.0**117)])  # up to 2e38, near the end of float32
+    wide = np.abs(values) * np.float32(1.9 * 2**10 / np.abs(values).max())
+    (codes,), (large,) = (quantise([of])[0] for of in (wide, wide * np.float32(2.0**117)))  # up to 3.2e38
     np.testing.assert_array_equal(large, codes)
 
 

@@ -233,12 +233,15 @@ def test_two_t1w_odd_names_and_parts(tmp_path):
     for name in ("sub-a+b_run-2_T1w", "sub-a+b_part-phase_T1w", "sub-a_T1w", "sub-a+b_foo_T1w", "sub-a+b_FLAIR"):
         shutil.copy(first, place / f"{name}.nii.gz")
     (root / "sub-0 1").mkdir()
+    (root / "sub-c+d" / "anat").mkdir(parents=True)
     with pytest.warns(rw.RegweaveWarning, match="W254") as found:
         rows = rw.bids(root, tmp_path / "out", "participant", workers=1, skip_bids_validator=True).rows
     told = " ".join(str(one.message) for one in found)
     assert all(name in told for name in ("sub-a_T1w.nii.gz", "sub-a+b_foo_T1w.nii.gz", "sub-0 1"))
     assert "phase" not in told
-    assert [row.id for row in rows] == ["sub-a.b_run-2_from-orig_to-T1w_mode-image_xfm"]
+    assert sorted(row.id for row in rows) == ["sub-a.b_run-2_from-orig_to-T1w_mode-image_xfm", "sub-c.d"]
+    (root / "sub-0 1").rename(root / "sub-e+f")
+    assert rw.bids(root, tmp_path / "out", "group").failures.keys() == {"sub-c.d", "sub-e.f"}
     assert "sub-a+b_run-2_from-orig_to-T1w_mode-image_xfm.h5" in derivatives(tmp_path / "out")
     assert "sub-a+b_run-2_from-T1w_to-orig_mode-image_xfm.h5" in derivatives(tmp_path / "out")
 

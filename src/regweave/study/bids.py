@@ -162,8 +162,8 @@ def bids(job: BidsJob) -> Batch:
         pairs += [one for one in made if one.scan.session in sessions]
         if not made:
             what = ", ".join(one.file.name for one in listed) or "there is no T1w, T2w or bold"
-            failed[f"sub-{label}"] = f"E149: nothing can be registered: {what}; give --template"
-            units[f"sub-{label}"] = f"sub-{label}"
+            failed[_safe(label)] = f"E149: nothing can be registered: {what}; give --template"
+            units[_safe(label)] = f"sub-{label}"
     units |= {one.key: one.scan.unit for one in pairs}
     rows = _rows_of(failed) | _registered(pairs, job, out)
     done = [one for one in pairs if rows[one.key].status == "ok"]
@@ -290,6 +290,11 @@ def _describe(source: Path, out: Path) -> None:
         part.write_text("\n".join(IGNORED) + "\n", encoding="utf-8")
 
 
+def _safe(label: str) -> str:
+    """Id of the row of a person, where a plus sign is none."""
+    return f"sub-{label}".replace("+", ".")
+
+
 def _rows_of(failed: Mapping[str, str | None]) -> dict[str, BatchRow]:
     return {key: BatchRow.of(Outcome(key, None, text)) for key, text in failed.items() if text is not None}
 
@@ -410,7 +415,7 @@ def _group(out: Path, people: Iterable[str]) -> Batch:
     """Write the table and the page of all people."""
     if not (out / WORK).is_dir():
         raise RegweaveError("E101", f"there are no registrations in '{out}'", "run the level participant first")
-    kept = {f"sub-{label}": _kept(out, f"sub-{label}") for label in people}
+    kept = {_safe(label): _kept(out, f"sub-{label}") for label in people}
     missing = _rows_of({name: "E196: the level participant has not ended for it" for name in kept if not kept[name]})
     found = _found(out, [row for name, rows in kept.items() for row in rows or [missing[name]]])
     found.write()

@@ -272,7 +272,7 @@ def main() -> None:
             )
             faster = one["ants_seconds"] / one["seconds"]
             claims.append(Claim(f"{set_name}: times faster than ANTsPy, one thread", faster, ".1f", target=5.0))
-    write(where, arguments.seed, {"sets": found}, claims)
+    write(arguments.output or where, arguments.seed, {"sets": found}, claims)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,13 @@ def test_structures_that_lie_in_each_other_are_not_judged():
     assert guides.exchanged(labels, exchange(labels, 1, 2), (1, 2)) == []
 
 
+def test_structures_that_touch_in_no_image_are_judged_though_one_is_larger_there():
+    fixed = balls({1: (10, 24, 24), 2: (20, 24, 24), 3: (48, 24, 24)}, {1: 6, 2: 4, 3: 5})
+    moving = balls({1: (8, 24, 24), 2: (24, 24, 24), 3: (50, 24, 24)}, {1: 12, 2: 4, 3: 5})
+    assert guides.exchanged(fixed, moving, (1, 2, 3)) == []
+    assert guides.exchanged(fixed, exchange(moving, 1, 2), (1, 2, 3)) == [(1, 2)]
+
+
 def test_one_structure_or_none_is_never_exchanged():
     assert guides.exchanged(balls(), balls(), ()) == guides.exchanged(balls(), balls(), (2,)) == []
 

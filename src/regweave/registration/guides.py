@@ -101,10 +101,10 @@ def exchanged(fixed: LabelMap, moving: LabelMap, values: Iterable[int]) -> list[
     apart = ((here[:, None] - there[None]) ** 2).sum(axis=-1) / (POSITION * spread) ** 2
     apart += ((size[:, None] - other_size[None]) / VOLUME) ** 2
     places = linear_sum_assignment(apart)[1]
-    radius = np.cbrt(3 * np.exp(np.maximum(size, other_size)) / (4 * np.pi))
+    seen = [(centres, np.cbrt(3 * np.exp(n) / (4 * np.pi))) for centres, n in ((here, size), (there, other_size))]
     found = []
     for a, b in combinations(range(len(listed)), 2):
-        clear = all(np.linalg.norm(p[a] - p[b]) > APART * max(radius[a], radius[b]) for p in (here, there))
+        clear = all(np.linalg.norm(p[a] - p[b]) > APART * max(radius[a], radius[b]) for p, radius in seen)
         if places[a] == b and clear and apart[a, a] + apart[b, b] - apart[a, b] - apart[b, a] > EXCHANGED:
             found.append((listed[a], listed[b]))
     return found

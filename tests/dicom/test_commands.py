@@ -9,12 +9,12 @@ import pytest
 from made_dicom import Made, Roi, circle, dose, save, write_rtstruct, write_series
 
 from regweave.cli import main
-from regweave.io import read_transform
+from regweave.io import read_transform, write_image
 from regweave.io.dicom.dose import read_dose
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import list_series, read_series
 from regweave.io.transforms.files import write_linear, write_transform
-from regweave.types import Ends, Field, Geometry, Transform
+from regweave.types import Ends, Field, Geometry, Transform, Volume
 
 PLAN = Made()
 TODAY = replace(PLAN, series="7", frame="7", study="7")
@@ -113,6 +113,25 @@ def test_a_transform_of_working_copies_goes_with_the_whole_scans(capsys, study, 
         assert run(capsys, *words, "-t", tmp_path / "t.h5")[0] == 0
         assert "E117" in run(capsys, *words, "-t", tmp_path / "back.h5")[2]
         assert "E118" in run(capsys, *words, "-t", tmp_path / "far.h5")[2]
+
+
+def test_the_range_of_a_dose_needs_the_map_of_its_transform(capsys, study, tmp_path):
+    grid = read_series(study / "today").image.geometry
+    moved = Geometry(grid.shape, grid.affine + np.outer([40, 0, 0, 0], [0, 0, 0, 1]))
+    there = Transform(Field.zero(grid), SHIFT, Ends("fixed_to_moving", grid, moved))
+    write_transform(tmp_path / "t.h5", there)
+    words = ("warp", "dose", study / "plan" / "dose.dcm", "-t", tmp_path / "t.h5", "-r", study / "today", "--limit")
+    limit = np.random.default_rng(0).uniform(0.5, 6.0, grid.shape).astype(np.float32)
+    for name, data, where, code in (
+        ("own", limit, grid, None), ("moved", limit, moved, "E112"), ("labels", np.rint(limit), grid, "E122")
+    ):  # fmt: skip
+        write_image(tmp_path / f"{name}.nii.gz", Volume(data, where))
+        status, _, err = run(capsys, *words, tmp_path / f"{name}.nii.gz", "-o", tmp_path / f"{name}.dcm")
+        assert (status == 0, str(code) in err) == (code is None, code is not None), err
+    low, dose_, high = (read_dose(tmp_path / f"own{end}.dcm").volume.data for end in ("_low", "", "_high"))
+    assert (low <= dose_).all()
+    assert (dose_ <= high).all()
+    assert (low < high).any()
 
 
 def test_a_dose_of_another_frame_is_refused(capsys, study, tmp_path):

@@ -330,6 +330,8 @@ def dose(
             raise RegweaveError("E160", message, "give the series that the dose was planned on")
     with _frames_checked(transform, today, found.frame_uid, f"'{file}'"):
         path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid, whole_scan=True)
+    if limits is not None and limit is not None and path.ends is not None:
+        io.check_same_grid(path.ends.start, limits.geometry, limit)
     grid = _dose_grid(today.image.geometry, found.volume.geometry)
     warped = warp_image(found.volume, io.read_transform(path, grid), fill=0.0)
     with claim.writing():

@@ -32,6 +32,7 @@ refine = {steps = 1}
 [banks]
 mr = [{name = "sad", metric = "sad"}, {name = "mi", metric = "mi"}, {name = "fine", metric = "ncc", stage = "refine"}]
 """
+OPTIONS = ("Job", "Method", "Reading")  # classes whose fields are the arguments of `rw.register`
 COMMAND = "import sys; from regweave.cli import main; sys.exit(main(sys.argv[1:]))"
 IN_MEMORY = """
 import nibabel as nib, numpy as np, regweave as rw
@@ -122,7 +123,10 @@ def declarations(package: Path, way: set[tuple[str, ...]]) -> str:
     api = [node for name, module in parsed.items() if name.startswith("api") for node in ast.walk(module)]
     face = next(n for n in [*api, *nodes] if isinstance(n, ast.FunctionDef) and n.name == "register")
     count = Counter(name for node in nodes for name in declared(node))
-    found = [count[a.arg] for a in face.args.kwonlyargs]
+    options = [a.arg for a in face.args.kwonlyargs] or [
+        name for node in nodes if isinstance(node, ast.ClassDef) and node.name in OPTIONS for name in declared(node)
+    ]
+    found = [count[name] for name in options]
     return f"{statistics.median(found):g}, {min(found)}, {max(found)}"
 
 

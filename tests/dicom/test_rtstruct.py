@@ -174,6 +174,19 @@ def test_the_written_set_keeps_the_rules(folder, plan, today, tmp_path):
     assert [float(v) for v in point.ContourSequence[0].ContourData] == [1.0, 2.0, 15.0]
 
 
+def test_points_are_written_without_an_object_for_each_number(folder, plan, today, tmp_path, monkeypatch):
+    def decoded(*_):
+        raise AssertionError("a text of numbers was decoded to be written")
+
+    found = read_rtstruct(folder / "rtstruct.dcm", plan)
+    moved = carry_set(found, plan, Transform(Field.zero(today.image.geometry)), today)
+    with monkeypatch.context() as during:
+        during.setitem(pydicom.values.converters, "DS", decoded)
+        write_set(tmp_path / "new.dcm", moved, today, source=found)
+    again = read_rtstruct(tmp_path / "new.dcm", today)
+    assert [len(one.contours) for one in again.structures] == [len(one.contours) for one in moved.structures]
+
+
 @pytest.mark.skipif(shutil.which("dciodvfy") is None, reason="dciodvfy is not installed")
 def test_a_validator_finds_no_error(folder, plan, today, tmp_path):
     written(folder, plan, today, tmp_path / "new.dcm")

@@ -404,7 +404,9 @@ def _contour(kind: str, points: Float64Array, image: DicomSlice, number: int) ->
         ContourImageSequence=[reference(image.class_uid, image.instance_uid)], ContourGeometricType=kind,
         NumberOfContourPoints=len(points), ContourNumber=number,
     )  # fmt: skip
-    # Written as bytes: a value object for each of a million numbers takes longer than all else.
+    # Written as bytes: a value object for each of a million numbers takes longer than all else, and a gigabyte.
+    # pydicom decodes them nevertheless unless the item states the encoding in which it is written.
+    made.set_original_encoding(True, True, made._character_set)
     text = "\\".join([f"{value:.3f}" for value in points.ravel().tolist()]).encode("ascii")
     text += b" " * (len(text) % 2)
     made[CONTOUR_DATA] = RawDataElement(CONTOUR_DATA, "DS", len(text), text, 0, True, True)

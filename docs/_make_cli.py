@@ -23,7 +23,7 @@ COMMON = """## Options of many commands
 A command that has one of these options names it below its table.
 """
 OFTEN = 3
-"""Commands that an option has, with one default, to be in the table of common ones."""
+"""Commands with an option, of one default, that put it into the table of common ones; two if their words are equal."""
 APART = {"--output", "--init", "--model", "--series", "--config", "--reference", "--classes"}
 """Options that mean something else in each command."""
 HEAD = ["| argument or option | meaning |", "|---|---|"]
@@ -39,7 +39,9 @@ def page() -> str:
     common = {
         key: max(given, key=lambda row, given=given: (given.count(row), len(row)))
         for key, given in words.items()
-        if len(given) >= OFTEN and key[0].startswith("`--") and key[0].split("`")[1] not in APART
+        if len(given) + (given.count(given[0]) > 1) >= OFTEN
+        and key[0].startswith("`--")
+        and key[0].split("`")[1] not in APART
     }
     sections = [_section(path, command, rows[path], common.keys()) for path, command in found]
     return "\n".join([INTRODUCTION, COMMON, *HEAD, *sorted(common.values()), "", *sections])

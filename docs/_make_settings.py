@@ -41,22 +41,22 @@ TABLES = (
 )
 EFFECTS = {
     Settings: {
-        "name": "none on the result",
-        "initial": "the first level undoes about half of its control spacing; the start must remove the rest",
-        "modality": "another bank and other windows; a wrong one compares what is not comparable",
+        "name": "",
+        "initial": "the first level undoes about half of its control spacing",
+        "modality": "another bank and other windows",
         "smoothness": "more: stiffer, less detail; less: follows noise. A model brings its own",
         "engine": "`trws` and `fastpd` bound what is left to gain, `icm` is quicker and bounds nothing",
-        "engine_options": "more iterations: a smaller gap, more time",
-        "class_rule": "none without a model that has weights for structures",
-        "class_at": "none without such a model; `displaced` takes more time",
+        "engine_options": "more iterations: smaller gap, more time",
+        "class_rule": "only with weights for structures",
+        "class_at": "`displaced` takes more time",
         "class_reach": "more: the weights of a structure act further outside it",
         "pairwise": "`elastic` pulls back to the start, `fluid` allows larger deformations",
-        "loss": "what training makes better; none on a registration",
-        "loss_options": "none on a registration",
+        "loss": "only on training",
+        "loss_options": "only on training",
         "levels": "more levels: longer reach, finer detail, more time",
-        "reference_mm": "none on images that are longer than this",
+        "reference_mm": "",
         "refine": "more: sharper borders; no steps: control points only",
-        "banks": "what counts as similar",
+        "banks": "",
     },
     Level: {
         "spacing_mm": "smaller: finer detail, more control points, more time",
@@ -71,31 +71,31 @@ EFFECTS = {
     Refine: {
         "steps": "more: sharper, more time; the gain fades",
         "max_voxels": "fewer: faster, less memory, less detail in large images",
-        "finest_mm": "smaller: vessels of the lung are seen; more time and memory on a large CT",
+        "finest_mm": "smaller: vessels of the lung are seen; more time and memory",
         "finest_steps": "more: sharper, more time",
-        "finest_smoothness": "as `smoothness`",
+        "finest_smoothness": "",
         "spacing_voxels": "smaller: finer detail, rougher field",
         "spacing_mm": "smaller: finer detail, rougher field",
         "smoothness": "more: stiffer; less: rougher, Jacobians further from 1",
-        "smoothness_ct": "as `smoothness`",
-        "smoothness_multi": "as `smoothness`",
+        "smoothness_ct": "",
+        "smoothness_multi": "",
         "exact": "true: nearer to the least cost, about half as long again on a CT",
         "bending_mm": "larger: fewer bends, stretches stay cheap",
         "rate": "larger: faster, may overshoot",
         "radius_voxels": "larger: steadier, blurs borders",
         "start_sigma": "larger: forgets more of what the levels found",
-        "class_reach_voxels": "none without a model whose columns differ in the refinement",
+        "class_reach_voxels": "only with a model",
     },
     Member: {
-        "name": "none on the result",
-        "metric": "what is compared",
-        "source": "maps of structures instead of intensities; a model must bring the predictor that makes them",
+        "name": "",
+        "metric": "",
+        "source": "maps of structures instead of intensities",
         "window": "narrower: more contrast inside it, nothing outside",
         "support": "larger: steadier, blurs borders, more time",
         "sigma_voxels": "more: less noise, less detail",
         "stage": "`levels` is robust, `refine` is precise",
         "weight": "only the ratio to the other members matters",
-        "options": "see the metric below",
+        "options": "",
     },
 }
 OPTIONS: dict[str, Any] = {"options": metrics, "engine_options": engines, "loss_options": losses}
@@ -107,14 +107,19 @@ def page() -> str:
     sections = [_section(f"## {title}", model) for title, model in TABLES]
     sections += [_options(REGISTER, Method, in_table(Method)), _options(TRAINING, TrainOptions, fields(TrainOptions))]
     for key, plugins in OPTIONS.items():
-        for name in plugins.available():
-            options = plugins.get(name).Options
-            if options.model_fields:
-                sections.append(_section(f"### `{key}` of `{name}`", options))
+        rows = [row for name in plugins.available() for row in _rows(plugins.get(name).Options, f"{name}: ")]
+        sections.append(_table(f"## `{key}`, by name", rows))
     return "\n".join([INTRODUCTION, *sections])
 
 
 def _section(title: str, model: type[BaseModel]) -> str:
+    effects = EFFECTS[model]
+    rows = [[*row, effects[key]] for key, row in zip(model.model_fields, _rows(model), strict=True)]
+    return _table(title, rows, "effect")
+
+
+def _rows(model: type[BaseModel], owner: str = "") -> list[list[str]]:
+    """Return key, meaning, allowed values and default of each field."""
     meanings = {key: _plain(field.description or "") for key, field in model.model_fields.items()}
     if not all(meanings.values()):
         meanings = _meanings(model.__doc__ or "")
@@ -123,9 +128,12 @@ def _section(title: str, model: type[BaseModel]) -> str:
     for key in model.model_fields:
         entry = schema["properties"][key]
         allowed = "; ".join(dict.fromkeys(_allowed(entry)))
-        cells = [f"`{key}`", meanings[key], allowed, _default(entry, key in schema.get("required", []))]
-        rows.append([*cells, EFFECTS[model].get(key, "")] if model in EFFECTS else cells)
-    head = ["key", "meaning", "allowed", "default", *(["effect"] if model in EFFECTS else [])]
+        rows.append([f"{owner}`{key}`", meanings[key], allowed, _default(entry, key in schema.get("required", []))])
+    return rows
+
+
+def _table(title: str, rows: list[list[str]], *more: str) -> str:
+    head = ["key", "meaning", "allowed", "default", *more]
     table = [head, ["---"] * len(head), *rows]
     return "\n".join([title, "", *(f"| {' | '.join(row)} |" for row in table), ""])
 
@@ -137,8 +145,7 @@ def _options(head: str, kind: type[Any], listed: Iterable[Field[Any]]) -> str:
         schema = TypeAdapter(type_of(kind, f)).json_schema() | {"default": f.default}
         allowed = "; ".join(dict.fromkeys(_allowed(schema)))
         rows.append([f"`{f.name}`", _plain(f.metadata["help"]), allowed, _default(schema, False)])
-    table = [["key", "meaning", "allowed", "default"], ["---"] * 4, *rows]
-    return "\n".join([head, *(f"| {' | '.join(row)} |" for row in table), ""])
+    return _table(head, rows)
 
 
 def _meanings(text: str) -> dict[str, str]:

@@ -74,9 +74,8 @@ class Member(StrictModel):
     source: Literal["image", "structures", "labels", "guides"] = Field(
         default="image", exclude_if=lambda given: given == "image"
     )
-    """Compared data: the images; the structure maps that the predictor of a model makes of both; or those of the fixed
-    image with maps of the moving labels. These two need a model, and so weight 0 until one has learned it. A run adds
-    members that compare guides."""
+    """Compared data: the images; predicted structure maps of both; or those of the fixed image with the moving labels.
+    Maps need a model, and so weight 0 until one has learned it. A run adds members that compare guides."""
     window: tuple[Intensity, Intensity] | None = None
     """Intensities mapped to [0, 1]; without it the body window for CT and percentiles for other images."""
     support: StrictInt | None = Field(default=None, ge=2, le=64)
@@ -228,12 +227,11 @@ class Refine(StrictModel):
     smoothness_multi: Smoothness | None = None
     """The same for a pair of two modalities, where it differs."""
     bending_mm: StrictFloat = Field(default=0.0, ge=0, le=1e4, exclude_if=lambda given: given == 0)
-    """Length over which a bend costs as much as a stretch: the squared second derivatives of the displacement, times
-    this length squared, are added to its squared gradient."""
+    """Length over which a bend costs as much as a stretch. The squared second derivatives, times its square, are added
+    to the squared gradient."""
     exact: bool = Field(default=False, exclude_if=lambda given: not given)
-    """Interpolate both images as cubic B-splines of their voxels, then window them, and use the exact derivative. Else
-    windowed images are interpolated linearly, and the force is made of differences between neighbouring voxels, which
-    is quicker."""
+    """Interpolate both images as cubic B-splines, and use the exact derivative. Else interpolation is linear and forces
+    are differences of neighbouring voxels."""
     rate: StrictFloat = Field(default=0.15, ge=1e-4, le=0.4)
     """Length of a step, in control spacings, where the gradient is steady."""
     radius_voxels: StrictInt = Field(default=2, ge=1, le=16)
@@ -241,8 +239,8 @@ class Refine(StrictModel):
     start_sigma: StrictFloat = Field(default=0.0, ge=0, le=4)
     """Gaussian smoothing of the result of the levels before the first step, in control spacings of the last level."""
     class_reach_voxels: StrictFloat = Field(default=0.0, ge=0, le=16, exclude_if=lambda given: given == 0)
-    """Background within this distance of a structure, in voxels whose edge is the geometric mean of their axes', uses
-    the column of that structure: the force of an image acts on both sides of a border."""
+    """Background within this distance of a structure uses its column; in voxels, whose edge is the geometric mean of
+    their axes'."""
 
     @model_validator(mode="after")
     def _check(self) -> Refine:
@@ -311,8 +309,8 @@ class Settings(StrictModel):
     class_at: Literal["displaced", "anchored"] = "anchored"
     """Where those labels are looked up: at each displacement, or where the node is."""
     class_reach: StrictFloat = Field(default=1.0, ge=1, le=8)
-    """Edge of the box in which the classes of a node are counted, in supports: above 1, nodes just outside an organ,
-    whose box contains its border, use its column too."""
+    """Edge of the box in which the classes of a node are counted, in supports. Above 1, nodes just outside an organ use
+    its column too."""
     pairwise: Literal["fluid", "elastic"] = "fluid"
     """Whether smoothness is required of each step or of the whole displacement."""
     loss: str = "dice"
@@ -324,8 +322,7 @@ class Settings(StrictModel):
     levels: Levels
     """Discrete levels, coarse to fine."""
     reference_mm: Annotated[StrictFloat, Field(ge=1.0, le=1e5)] | None = None
-    """Length of image that the control spacings are meant for; a shorter one, a crop round a small organ for example,
-    gets proportionally smaller spacings."""
+    """Length of image that the control spacings are meant for; a shorter one gets proportionally smaller spacings."""
     refine: Refine = Refine()
     """The continuous stage."""
     banks: dict[BankName, Bank]

@@ -15,9 +15,7 @@ class Options(engines.Options):
     max_iter: int = Field(default=10, ge=1, le=10_000)
     """Largest number of sweeps over the labels; a sweep that changes nothing ends the search."""
     bound_passes: int = Field(default=8, ge=0, le=10_000)
-    """Tree-reweighted passes that tighten the lower bound: what the duals prove alone is far too loose to be of use.
-    With 0 the bound is that of the passes that gave the start.
-    """
+    """Tree-reweighted passes that tighten the lower bound; the bound of the duals alone is loose."""
 
     def without_proof(self) -> Self:
         """Leave out the passes that tighten the bound."""

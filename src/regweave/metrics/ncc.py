@@ -14,9 +14,7 @@ class Options(metrics.Options):
     """Guard against flat patches."""
 
     variance_floor: float = Field(default=1e-4, ge=1e-9, le=1)
-    """Added to variances and covariance, so that two flat patches match (0/0 otherwise) and a flat one does not
-    correlate with a textured one. Intensities are in [0, 1].
-    """
+    """Added to variances and covariance, so that two flat patches match; intensities are in [0, 1]."""
     squared: bool = False
     """Use 1 − correlation², which an inverted contrast matches as well; flat patches then cost 1."""
 

@@ -159,7 +159,7 @@ def main() -> None:
     words.add_argument("work", type=Path)
     words.add_argument("--peers", default=sys.executable)
     words.add_argument("sets", nargs="*", metavar="SET=TARGETS")
-    given = words.parse_args()
+    given = words.parse_intermixed_args()
     data, ledger = Path(os.environ["REGWEAVE_DATA"]), given.work / "atlas.jsonl"
     given.work.mkdir(parents=True, exist_ok=True)
     rows = [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.exists() else []

@@ -80,10 +80,16 @@ def summary(results: list[dict[str, Any]]) -> str:
         parts += [*crossval_table(found), "", _text("finished"), ""]
     if found := [r for r in results if r["benchmark"] == "peers"]:
         parts += [*short_table(found), ""]
-    missed = [c for r in results for c in r["claims"] if c["met"] is False]
-    met = sum(c["met"] is True for r in results for c in r["claims"])
+    met, missed = targets(results)
     parts += [f"Of {met + len(missed)} targets that the benchmarks check, {met} are reached. Missed:", ""]
     return "\n".join([*parts, *(f"- {c['what']}: {measured(c)}, wanted {target(c)}" for c in missed)])
+
+
+def targets(results: Sequence[dict[str, Any]]) -> tuple[int, list[dict[str, Any]]]:
+    """Return how many targets are met, and those that are missed."""
+    claims = [c for r in results for c in r["claims"] if c["met"] is not None]
+    missed = [c for c in claims if not c["met"]]
+    return len(claims) - len(missed), missed
 
 
 def chart(results: list[dict[str, Any]]) -> str:
@@ -280,7 +286,8 @@ def evidence(results: Sequence[dict[str, Any]]) -> str:
         "masks": next(part for part in _text("finished").split("\n\n") if part.startswith("| set | rival")).split("\n"),
         "time": time_table(found["quiet"][0]["claims"]),
     }
-    page = _text("page")
+    met, missed = targets(results)
+    page = _text("page").replace("TARGETS", str(met + len(missed))).replace("MISSED", str(len(missed)))
     for name, lines in tables.items():
         page = page.replace(f"<!-- {name} -->", "\n".join(lines))
     return page + "\n"

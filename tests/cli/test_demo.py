@@ -140,13 +140,6 @@ def test_ctrl_c_leaves_at_most_the_first_pictures(tmp_path, monkeypatch, capsys,
         assert "Training runs now" in (tmp_path / "out" / "index.html").read_text()
 
 
-def test_options_for_scans_need_scans(tmp_path, capsys):
-    assert main(["demo", "-o", str(tmp_path / "out"), "--classes", "1"]) == errors.EXIT_USAGE
-    assert "--data" in capsys.readouterr().err
-    assert main(["demo", "-o", str(tmp_path / "out"), "--data", str(tmp_path)]) == errors.EXIT_INPUT
-    assert "E138" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_learned_weights_win_on_held_out_phantoms(tmp_path):
     output = tmp_path / "out"

@@ -186,7 +186,7 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
             yield index, attempt(function, argument)
 
     monkeypatch.setattr(registration_settings, "preset", cheap)
-    monkeypatch.setattr(examples, "VOXEL_MM", 9.0)
+    monkeypatch.setitem(examples.pair.__kwdefaults__, "voxel_mm", 9.0)
     monkeypatch.setattr(batch, "on_processes", here)
     monkeypatch.setattr(methods, "next_values", lambda values, found: [] if found else [values[len(values) // 2]])
     for kind in (TrainOptions, MetricLearner):

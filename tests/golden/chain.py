@@ -57,7 +57,7 @@ def texts(folder: Path) -> dict[str, str]:
             "evaluate", "test.csv", "-o", "evaluation", *CONFIG, "--model", "per-class.json", "--baselines",
              "--train-pairs", "train.csv", "--pages", "1", "--workers", "1",
         )  # fmt: skip
-        _run("demo", "--data", "scans", "-o", "demo", "--classes", "3,4", "--workers", "1")
+        doors.learn_demo(Path("demo"), Path("scans/train.csv"), Path("scans/test.csv"))
     records = {f"record-{name}.txt": record_text(folder / path) for name, path in RECORDS.items()}
     return records | {f"page-{name}.txt": page_text(next(folder.glob(path)), folder) for name, path in PAGES.items()}
 
@@ -76,11 +76,16 @@ def _write_scans(folder: Path) -> None:
     for name, pair in pairs.items():
         for column in FILES:
             _write(folder / name / f"{column}.nii", pair[column])
+            few, affine = pair[column]
+            if column.endswith("labels"):  # the demo learns two structures
+                few = np.where(np.isin(few, (3, 4)), few, 0)
+            _write(folder / "scans" / name / f"{column}.nii", (few, affine))
     (folder / "labels.json").write_text('{"3": "mandible", "4": "left <parotid>"}', encoding="utf-8")
-    (folder / "scans").mkdir()
-    _write_list(folder / "train.csv", ["p0", "p1", "p2"])
-    _write_list(folder / "test.csv", ["p3", "p4"])
-    _write_list(folder / "scans" / "PAIRS.csv", ["p0", "p1", "p2", "p3"], up="../")
+    for place, names in (
+        ("train", ["p0", "p1", "p2"]), ("test", ["p3", "p4"]), ("scans/train", ["p0", "p3"]),
+        ("scans/test", ["p1", "p2"]),
+    ):  # fmt: skip
+        _write_list(folder / f"{place}.csv", names)
 
 
 def _write(path: Path, part: doors.Part) -> None:
@@ -89,6 +94,6 @@ def _write(path: Path, part: doors.Part) -> None:
     nib.save(nib.Nifti1Image(part[0].astype(kind), part[1]), path)
 
 
-def _write_list(path: Path, names: Iterable[str], up: str = "") -> None:
-    rows = (",".join([name, *(f"{up}{name}/{column}.nii" for column in FILES), f"g{name}"]) for name in names)
+def _write_list(path: Path, names: Iterable[str]) -> None:
+    rows = (",".join([name, *(f"{name}/{column}.nii" for column in FILES), f"g{name}"]) for name in names)
     path.write_text("\n".join([HEADER, *rows]) + "\n", encoding="utf-8")

@@ -1,8 +1,10 @@
 """Inside doors of the package that the frozen results need: the one file here that follows a move of modules."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,15 @@ from numpy.typing import NDArray
 from cohort import cohort_pair
 from phantoms import make_phantom
 from planted import planted_pair
+from regweave.io.disk import records
 from regweave.jobs import store, workers
 from regweave.model import shipped_models
 from regweave.model.model import Model
+from regweave.report.demo import write_page
 from regweave.study import demo
+from regweave.training.run import train
 
-__all__ = ["field_of", "little_work", "model_classes", "phantom", "shipped_models"]
+__all__ = ["field_of", "learn_demo", "little_work", "model_classes", "phantom", "shipped_models"]
 
 QUICK = {"samples": 1000, "steps": 5}
 RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
@@ -62,3 +67,14 @@ def little_work() -> Iterator[None]:
         patch.setattr(demo, "OPTIONS", replace(demo.OPTIONS, alpha=1.0, epsilon=0.1, predictor_options=QUICK))
         patch.setattr(demo, "SETTINGS", demo.SETTINGS.model_copy(update={"levels": demo.SETTINGS.levels[:1]}))
         yield
+
+
+def learn_demo(folder: Path, train_list: Path, test_list: Path) -> None:
+    """Do what the demo does with its two lists of phantoms."""
+    folder.mkdir()
+    options = vars(demo.OPTIONS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = train(train_list, folder / records.DEMO_MODEL, config=demo.SETTINGS, workers=1, **options)
+        demo.assess(folder, train_list, test_list, model, workers=1, on_progress=None)
+        write_page(folder, all_pages=True)

@@ -9,22 +9,21 @@ from reading import GONE, changed, places
 from regweave.cli import main
 from regweave.errors import RegweaveError
 from regweave.report import demo
-from regweave.study.demo import ColumnSummary, DemoSummary, PairedComparison
+from regweave.study.demo import DemoSummary
+from regweave.study.evaluate import Difference
 
+DIFFERENCE = Difference(
+    method="model:weights", label=None, n=2, mean=0.3, low=0.2, high=0.4, better=2, worse=0, equal=0
+)
 SUMMARY = DemoSummary(
-    source="phantoms",
     n_train=4,
     n_test=2,
-    n_patients=2,
     structures=["cord"],
     dice={"before": [0.4, 0.4], "learned": [0.8, 0.8], "sad alone": [0.5, None]},
-    learned="learned",
     best_single="sad alone",
-    against=[PairedComparison(method="sad alone", difference=0.3, better=2, worse=0, pairs=2)],
-    trust=[
-        ColumnSummary(name="background", shares={"sad": 0.5, "mi": 0.5}, used=True, right=None),
-        ColumnSummary(name="cord", shares={"sad": 0.1, "mi": 0.9}, used=True, right="mi"),
-    ],
+    against={"sad alone": DIFFERENCE},
+    shares={"background": {"sad": 0.5, "mi": 0.5}, "cord": {"sad": 0.1, "mi": 0.9}},
+    uniform=[],
     gain=0.1,
     shown={"a": 0.8},
     failures=[],

@@ -63,7 +63,6 @@ def _of_learning(summary: DemoSummary, folder: Path) -> dict[str, Any]:
     return {
         "sentences": summary.sentences(),
         "best": [max((v for v in column if v is not None), default=None) for column in columns],
-        "members": list(summary.trust[0].shares),
         "singles": summary.best_singles(),
         "margin": MARGIN,
         "evaluation": address(f"{DEMO_EVALUATION}/{REPORT}"),

@@ -1,11 +1,10 @@
-"""Demonstration: three registrations to look at, then weights learned from scans or phantoms and tested on others."""
+"""Demonstration: three registrations to look at, then weights learned from phantoms and tested on others."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -14,14 +13,10 @@ from pydantic import Field, model_validator
 
 from regweave import notices
 from regweave.config.settings import Settings
-from regweave.errors import RegweaveError
 from regweave.io import owned_path
 from regweave.io.disk import records
-from regweave.io.disk.files import is_file, is_folder
-from regweave.jobs.folds import split_groups
-from regweave.jobs.table import FILES, PairFiles, read_pairs, write_pairs
+from regweave.jobs.table import read_pairs
 from regweave.measures.scores import When
-from regweave.measures.statistics import count_better, patients_of
 from regweave.model.model import Model
 from regweave.progress import BatchProgress, TrainProgress
 from regweave.run.read import Reading
@@ -31,9 +26,10 @@ from regweave.study import examples
 from regweave.study.evaluate import (
     REFERENCE,
     SINGLE,
+    Difference,
     Evaluation,
     MethodRecord,
-    PairResult,
+    difference,
     evaluate,
     keep_registration,
     mean,
@@ -43,16 +39,11 @@ from regweave.types import ImagePair
 
 N_TRAIN, N_TEST = 6, 4
 FIRST_TEST = 1000  # held-out phantoms have the same seeds for any number of phantoms to learn from
-MOST_CASES = 20
-LEAST_CASES = 6
 MOST_PAGES = 4  # held-out pairs with a separate page, those with the lowest Dice
-LISTS = ("PAIRS.csv", "pairs.csv")
-IMAGE, LABELS = "image.nii.gz", "labels.nii.gz"
-BEFORE = "before"
+BEFORE, LEARNED, NO_MASKS = "before", "learned", "learned, no masks"
 MARGIN = 0.01  # loss of Dice against the best single metric of a structure that counts as reaching it
 EXAMPLES = "examples"
 EXAMPLE_VOXEL_MM = {"head and neck": 2.5, "chest": 3.5, "brain": 2.0}  # registered first
-NO_MASKS = "learned, no masks"
 
 _MEMBERS = [
     {"name": "sad", "metric": "sad"},
@@ -76,18 +67,6 @@ SETTINGS = Settings.model_validate(
 OPTIONS = TrainOptions(C=300.0, alpha=0.05, eta=10.0, epsilon=0.03, folds=2)
 
 OnProgress = Callable[[TrainProgress | BatchProgress], None]
-
-
-@dataclass(frozen=True)
-class Lists:
-    """Two lists of pairs without a patient in common.
-
-    ``source`` is a sentence about the scans.
-    """
-
-    train: Path
-    test: Path
-    source: str
 
 
 def register_examples(folder: Path) -> Iterator[tuple[str, Result]]:
@@ -114,145 +93,47 @@ def example_sentence(result: Result) -> str:
 def make_cohort(
     folder: Path, seed: int = 0, *, n_train: int = N_TRAIN, n_test: int = N_TEST,
     make: Callable[[int], ImagePair] = examples.patient,
-) -> Lists:  # fmt: skip
-    """Write the scans of phantom patients and the two lists into a new folder; ``make`` renders a patient."""
-    folder.mkdir(parents=True)
+) -> tuple[Path, Path]:  # fmt: skip
+    """Write two lists of phantom patients into a folder, to learn from and to test; ``make`` renders a patient."""
+    lists = []
     for name, first, n in (("train", 0, n_train), ("test", FIRST_TEST, n_test)):
         seeds = [int(np.random.SeedSequence([seed, k]).generate_state(1)[0]) for k in range(first, first + n)]
-        pairs = [_write_patient(folder / f"{name}{i:02d}", make(s)) for i, s in enumerate(seeds, start=1)]
-        write_pairs(folder / f"{name}.csv", pairs)
-    source = f"{n_train + n_test} phantom patients, each scanned at planning and once more later"
-    return Lists(folder / "train.csv", folder / "test.csv", source)
-
-
-def _write_patient(place: Path, pair: ImagePair) -> PairFiles:
-    place.mkdir()
-    files = {column: place / f"{column}.nii.gz" for column in FILES}
-    assert pair.moving_labels is not None
-    examples.write_pair(pair, files)
-    names = json.dumps({str(value): name for value, name in pair.moving_labels.names.items()}, indent=1)
-    (place / "labels.json").write_text(names + "\n", encoding="utf-8")
-    return PairFiles(id=place.name, group=place.name, **files)
-
-
-def split_folder(data: Path, folder: Path, seed: int = 0) -> Lists:
-    """Split a user's scans into patients to learn from and patients held out, and write the two lists.
-
-    A folder with PAIRS.csv is split into halves by patient; the seed chooses them. Else each sub-folder with
-    image.nii.gz and labels.nii.gz is a patient: neighbours in the order of names become couples, registered both ways;
-    the first half of the couples is learned from.
-
-    Raises E138 where the folder has neither, or too few.
-    """
-    listed = next((data / name for name in LISTS if is_file(data / name)), None)
-    if listed is not None:
-        half = split_groups(read_pairs(listed), 2, seed)[0]
-        halves: dict[str, Sequence[PairFiles]] = {"train": half.train, "test": half.test}
-        dropped = f"; {len(half.dropped)} pairs have patients in both halves and are left out" if half.dropped else ""
-        source = f"the pairs of {listed.name}, half of the patients held out{dropped}"
-    else:
-        halves, source = _couples(data)
-    folder.mkdir(parents=True)
-    for name, pairs in halves.items():
-        write_pairs(folder / f"{name}.csv", pairs)
-    return Lists(folder / "train.csv", folder / "test.csv", source)
-
-
-def _couples(data: Path) -> tuple[dict[str, Sequence[PairFiles]], str]:
-    images = data.glob(f"*/{IMAGE}") if is_folder(data) else ()
-    cases = sorted(p.parent for p in images if (p.parent / LABELS).is_file())
-    if len(cases) < LEAST_CASES:
-        what = f"{len(cases)} cases" if is_folder(data) else "no such folder"
-        message = f"'{data}': a demo needs {LISTS[0]} or at least {LEAST_CASES} cases, found {what}"
-        raise RegweaveError("E138", message, f"write {LISTS[0]}, or put each case in CASE/{IMAGE} and CASE/{LABELS}")
-    used = cases[: MOST_CASES - MOST_CASES % 2][: len(cases) - len(cases) % 2]
-    couples = [(used[i], used[i + 1]) for i in range(0, len(used), 2)]
-    # The gate needs two couples to learn from even where that leaves fewer for the test.
-    n = max(2, len(couples) // 2)
-    halves = {"train": couples[:n], "test": couples[n:]}
-    pairs = {name: [_pair(*way) for a, b in part for way in ((a, b), (b, a))] for name, part in halves.items()}
-    source = f"{len(used)} of {len(cases)} cases, neighbours by name registered to each other"
-    return {name: tuple(part) for name, part in pairs.items()}, source
-
-
-def _pair(fixed: Path, moving: Path) -> PairFiles:
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in f"{moving.name}-to-{fixed.name}")
-    files = (fixed / IMAGE, moving / IMAGE, fixed / LABELS, moving / LABELS)
-    patients = "+".join(p.name.replace("+", "_").replace(";", "_") for p in (fixed, moving))
-    return PairFiles(name.lstrip(".-"), *files, group=patients)
-
-
-def assess(
-    folder: Path, lists: Lists, model: Model, *, classes: tuple[int, ...] | None, workers: int | None,
-    on_progress: OnProgress,
-) -> DemoSummary:  # fmt: skip
-    """Register the held-out patients with the learned weights and with every tuned baseline; keep the worst results."""
-    results = folder / records.DEMO_EVALUATION
-    found = evaluate(
-        lists.test, results, models=[folder / records.DEMO_MODEL], baselines=True, train_pairs=lists.train,
-        workers=workers, classes=classes, on_progress=on_progress,
-    )  # fmt: skip
-    worst = found.worst(MOST_PAGES)
-    for row in worst:
-        keep_registration(found, row, Reading(classes=classes), results)
-    summary = summarise(found, model, lists, len(read_pairs(lists.train)), worst)
-    summary.write(folder)
-    return summary
-
-
-class PairedComparison(records.RecordPart):
-    """The learned weights against one other method, by the mean Dice of each pair."""
-
-    method: records.Text
-    difference: records.Number
-    better: records.Count
-    worse: records.Count
-    pairs: records.Count
-
-    def __str__(self) -> str:
-        if not self.pairs:
-            return "no pair in common"
-        word = "better" if self.difference > 0 else "worse" if self.difference < 0 else "no different"
-        counted = f"better on {self.better} of {self.pairs} pairs and worse on {self.worse}"
-        return f"{word} by {abs(self.difference):.3f}, {counted}"
-
-
-class ColumnSummary(records.RecordPart):
-    """Learned column of one class: its share of each metric, and whether it is used."""
-
-    name: records.Text
-    shares: dict[str, records.Number]
-    used: bool
+        made = ((f"{name}{i:02d}", f"{name}{i:02d}", make(s)) for i, s in enumerate(seeds, start=1))
+        lists.append(examples.write_list(folder / f"{name}.csv", made))
+    return lists[0], lists[1]
 
 
 class DemoSummary(records.RecordPart):
     """Numbers of a demo, for its page and for the terminal; ``demo.json``."""
 
-    source: records.Text  # where the scans come from
-    n_train: records.Count  # pairs to learn from; `n_test` pairs of `n_patients` are held out
+    n_train: records.Count  # patients to learn from, a pair of each; `n_test` are held out
     n_test: records.Count
-    n_patients: records.Count
     structures: list[records.Text]
     dice: dict[str, list[records.Known]]  # by title of the method: mean Dice over all structures, then of each
-    learned: records.Text  # title of the learned weights
     best_single: records.Text  # title of the single metric with the highest Dice on the training pairs
-    against: list[PairedComparison]
-    trust: Annotated[list[ColumnSummary], Field(min_length=1)]  # weights by class
+    against: dict[str, Difference]  # of the learned weights, by title of the other method
+    shares: Annotated[dict[str, dict[str, records.Number]], Field(min_length=1)]  # share of each metric by class
+    uniform: list[records.Text]  # classes whose learned weights are not used
     gain: records.Known  # gain of left-out patients in training; None if no learned column is used
     shown: dict[records.SafeName, records.Known]  # pairs with a page and their mean Dice as learned, the lowest first
     failures: list[records.Text]
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        if not {BEFORE, self.learned} <= self.dice.keys():
+        if not {BEFORE, LEARNED} <= self.dice.keys():
             raise ValueError("dice: no row of the learned weights, or none before registration")
         if any(len(row) != len(self.structures) + 1 for row in self.dice.values()):
             raise ValueError("dice: a row needs a number for the mean and for each structure")
-        if self.best_single not in {row.method for row in self.against}:
+        if self.best_single not in self.against:
             raise ValueError("best_single: nothing is compared with it")
-        if len({tuple(row.shares) for row in self.trust}) != 1:
-            raise ValueError("trust: classes have different members")
+        if len({tuple(row) for row in self.shares.values()}) != 1:
+            raise ValueError("shares: classes have different members")
         return self
+
+    @property
+    def members(self) -> list[str]:
+        """Names of the metrics."""
+        return list(next(iter(self.shares.values())))
 
     def write(self, folder: Path) -> None:
         """Write ``demo.json``."""
@@ -261,22 +142,21 @@ class DemoSummary(records.RecordPart):
 
     def opening(self) -> str:
         """Return where the scans come from and how they were used."""
-        source = self.source[:1].upper() + self.source[1:]
+        source = f"{self.n_train + self.n_test} phantom patients, each scanned at planning and once more later"
         return f"{source}. Learned from {self.n_train} pairs, tried on {self.n_test} others."
 
     def sentences(self) -> list[str]:
         """Return gains and losses, a sentence each."""
-        before, after = self.dice[BEFORE][0], self.dice[self.learned][0]
+        before, after = self.dice[BEFORE][0], self.dice[LEARNED][0]
         if before is None or after is None:
             return ["No held-out pair could be registered with the learned weights."]
-        best = next(row for row in self.against if row.method == self.best_single)
+        against = {name: f"Against {name}: {_compared(row)}." for name, row in self.against.items()}
+        best = against.pop(self.best_single).replace(":", ", the best single metric of the training patients:", 1)
         out = [
-            f"On {self.n_patients} held-out patients the learned weights bring the mean Dice from {before:.3f} to "
+            f"On {self.n_test} held-out patients the learned weights bring the mean Dice from {before:.3f} to "
             f"{after:.3f}.",
-            f"Against {best.method}, the best single metric of the training patients: {best}.",
-            *self._by_structure(),
-            *(f"Against {row.method}: {row}." for row in self.against if row is not best),
-        ]
+            best, *self._by_structure(), *against.values(),
+        ]  # fmt: skip
         alone = self.dice.get(NO_MASKS, [None])[0]
         if alone is not None:
             out.append(f"Without masks of the moving images, with structures that the model predicts: {alone:.3f}.")
@@ -290,10 +170,10 @@ class DemoSummary(records.RecordPart):
 
     def best_singles(self) -> dict[str, tuple[str, float, float]]:
         """Return by structure the single metric with the highest held-out Dice, this Dice, and the learned one."""
-        singles = [row.method for row in self.against if row.method.endswith(" alone") and row.method in self.dice]
+        singles = [name for name in self.against if name.endswith(" alone") and name in self.dice]
         found = {}
         for place, name in enumerate(self.structures, start=1):
-            learned = self.dice[self.learned][place]
+            learned = self.dice[LEARNED][place]
             tried = {method: v for method in singles if (v := self.dice[method][place]) is not None}
             if learned is not None and tried:
                 best = max(tried, key=tried.__getitem__)
@@ -321,57 +201,58 @@ class DemoSummary(records.RecordPart):
         ]
 
 
-def summarise(found: Evaluation, model: Model, lists: Lists, n_train: int, worst: Sequence[PairResult]) -> DemoSummary:
-    """Compute the summary from an evaluation and the evaluated model; ``worst`` pairs have pages."""
-    learned = next(m for m in found.methods if m.model is not None and not m.predicted_classes)
+def _compared(row: Difference) -> str:
+    if row.mean is None:
+        return "no pair in common"
+    word = "better" if row.mean > 0 else "worse" if row.mean < 0 else "no different"
+    return f"{word} by {abs(row.mean):.3f}, better on {row.better} of {row.n} pairs and worse on {row.worse}"
+
+
+def assess(
+    folder: Path, train: Path, test: Path, model: Model, *, workers: int | None, on_progress: OnProgress | None
+) -> DemoSummary:
+    """Register the held-out patients with the learned weights and with every tuned baseline; keep the worst results."""
+    results = folder / records.DEMO_EVALUATION
+    found = evaluate(
+        test, results, models=[folder / records.DEMO_MODEL], baselines=True, train_pairs=train, workers=workers,
+        on_progress=on_progress,
+    )  # fmt: skip
+    for row in found.worst(MOST_PAGES):
+        keep_registration(found, row, Reading(), results)
+    summary = summarise(found, model, len(read_pairs(train)))
+    summary.write(folder)
+    return summary
+
+
+def summarise(found: Evaluation, model: Model, n_train: int) -> DemoSummary:
+    """Compute the summary from an evaluation and the evaluated model."""
+    learned = next(m.name for m in found.methods if _title(m) == LEARNED)
     baselines = [m for m in found.methods if m.is_baseline]
-    singles = [m for m in baselines if m.name != REFERENCE]
 
     def means(method: str, when: When = "dice_after") -> list[float | None]:
-        return [_known(mean(found.dice(method, label, when))) for label in (None, *found.labels)]
-
-    def against(other: MethodRecord) -> PairedComparison:
-        differences = found.dice(learned.name) - found.dice(other.name)
-        counts, n = count_better(differences), int((~np.isnan(differences)).sum())
-        difference = _known(mean(differences)) or 0.0
-        return PairedComparison(
-            method=_title(other), difference=difference, better=counts.better, worse=counts.worse, pairs=n
-        )
+        return [records.plain(mean(found.dice(method, label, when))) for label in (None, *found.labels)]
 
     def tuned(method: MethodRecord) -> float:
         return max((point["mean_dice"] or 0.0 for point in method.tuning), default=-math.inf)
 
-    gain = model.training.left_out_gain
+    gates, gain = model.training.gates, model.training.left_out_gain
     return DemoSummary(
-        source=lists.source, n_train=n_train, n_test=len(found.pairs),
-        n_patients=len({name for pair in found.pairs for name in patients_of(pair.group or pair.id)}),
-        structures=list(found.labels.values()),
+        n_train=n_train, n_test=len(found.pairs), structures=list(found.labels.values()),
         dice={BEFORE: means(found.reference, "dice_before"), **{_title(m): means(m.name) for m in found.methods}},
-        learned=_title(learned), best_single=_title(max(singles, key=tuned)), against=[against(m) for m in baselines],
-        trust=_columns(model), gain=None if gain is None else gain.mean,
-        shown={row.id: _known(row.dice()) for row in worst},
+        best_single=_title(max((m for m in baselines if m.name != REFERENCE), key=tuned)),
+        against={_title(m): difference(found, learned, m.name) for m in baselines},
+        shares={
+            name: {member: w / max(sum(map(abs, row.values())), 1e-12) for member, w in row.items()}
+            for name, row in model.weights_table().items()
+        },
+        uniform=[model.class_name(c) for c in model.weights.classes if str(c) in gates and not gates[str(c)].used],
+        gain=None if gain is None else gain.mean,
+        shown={row.id: records.plain(row.dice()) for row in found.worst(MOST_PAGES)},
         failures=[f"{row.method}/{row.id}: {row.error}" for row in found.failures],
     )  # fmt: skip
 
 
 def _title(method: MethodRecord) -> str:
     if method.model is not None:
-        return NO_MASKS if method.predicted_classes else "learned"
+        return NO_MASKS if method.predicted_classes else LEARNED
     return f"{method.name.removeprefix(SINGLE)} alone" if method.name.startswith(SINGLE) else f"{method.name} mix"
-
-
-def _columns(model: Model) -> list[ColumnSummary]:
-    w, gates = model.weights, model.training.gates
-    shares = w.matrix / np.maximum(np.abs(w.matrix).sum(axis=0), 1e-12)
-    return [
-        ColumnSummary(
-            name=model.class_names.get(value, str(value)),
-            shares=dict(zip(w.members, shares[:, k].tolist(), strict=True)),
-            used=str(value) not in gates or gates[str(value)].used,
-        )
-        for k, value in enumerate(w.classes)
-    ]
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value

@@ -275,18 +275,19 @@ class Evaluation(records.RecordPart):
                 part.write_text(text, encoding="utf-8")
 
 
+def difference(found: Evaluation, method: str, reference: str, label: str | None = None) -> Difference:
+    """Compare a method with another one by the Dice of a label, or by a mean."""
+    differences = found.dice(method, label) - found.dice(reference, label)
+    groups = [pair.group or pair.id for pair in found.pairs]
+    middle, low, high = (records.plain(v) for v in paired_bootstrap(differences, groups))
+    counts, n = count_better(differences)._asdict(), int((~np.isnan(differences)).sum())
+    return Difference(method=method, label=label, n=n, mean=middle, low=low, high=high, **counts)
+
+
 def compare(found: Evaluation) -> tuple[Difference, ...]:
     """Compare each method with the reference by Dice, over all structures, withheld ones, and each alone."""
-    groups = [pair.group or pair.id for pair in found.pairs]
-    out = []
-    for method in found.by_method:
-        for label in (*found.means, *found.labels) if method != found.reference else ():
-            differences = found.dice(method, label) - found.dice(found.reference, label)
-            middle, low, high = (None if math.isnan(v) else v for v in paired_bootstrap(differences, groups))
-            counts = count_better(differences)._asdict()
-            n = int((~np.isnan(differences)).sum())
-            out.append(Difference(method=method, label=label, n=n, mean=middle, low=low, high=high, **counts))
-    return tuple(out)
+    others, labels = [m for m in found.by_method if m != found.reference], (*found.means, *found.labels)
+    return tuple(difference(found, method, found.reference, label) for method in others for label in labels)
 
 
 DASH = "–"

@@ -7,7 +7,7 @@ seed gives the same bits.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -445,12 +445,21 @@ def _displacement(
         sigma_mm *= 1.2
 
 
-def write_pair(made: ImagePair, files: Mapping[str, Path]) -> None:
-    """Write the images and the labels of a pair."""
-    for image, labels, name in ((made.fixed, made.fixed_labels, "fixed"), (made.moving, made.moving_labels, "moving")):
-        write_image(files[name], image)
-        assert labels is not None
-        write_labels(files[f"{name}_labels"], labels)
+def write_list(path: Path, made: Iterable[tuple[str, str, ImagePair]]) -> Path:
+    """Write pairs, each with its name and patient, beside a new list of them, and the names of their labels."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    listed, names = [], {}
+    for name, patient_name, one in made:
+        files = {column: path.parent / f"{patient_name}_{column}.nii.gz" for column in FILES}
+        for side in ("fixed", "moving"):
+            write_image(files[side], getattr(one, side))
+            labels: LabelMap = getattr(one, f"{side}_labels")
+            write_labels(files[f"{side}_labels"], labels)
+            names = {str(value): text for value, text in labels.names.items()}
+        listed.append(PairFiles(id=name, group=patient_name, **files))
+    (path.parent / "labels.json").write_text(json.dumps(names) + "\n", encoding="utf-8")
+    write_pairs(path, listed)
+    return path
 
 
 def pairs(folder: str | Path, n: int = 3, *, seed: int = 0, kind: str = "head and neck") -> Path:
@@ -467,15 +476,5 @@ def pairs(folder: str | Path, n: int = 3, *, seed: int = 0, kind: str = "head an
     kind : str
         Anatomy, as for `pair`.
     """
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    listed = []
-    for number in range(seed, seed + n):
-        made = pair(number, kind)
-        files = {column: place / f"p{number}_{column}.nii.gz" for column in FILES}
-        write_pair(made, files)
-        listed.append(PairFiles(id=f"pair{number}", group=f"p{number}", **files))
-    names = {str(value): name for value, name in enumerate(STRUCTURES[kind], start=1)}
-    (place / "labels.json").write_text(json.dumps(names) + "\n", encoding="utf-8")
-    write_pairs(place / "pairs.csv", listed)
-    return place / "pairs.csv"
+    made = ((f"pair{number}", f"p{number}", pair(number, kind)) for number in range(seed, seed + n))
+    return write_list(Path(folder) / "pairs.csv", made)

@@ -29,9 +29,8 @@ alone: the settings are then those of the default preset.
 TRAINING = """## `[train]`: options of `regweave train`
 
 Read by the command `train` alone, and the same as the arguments of `rw.train` and `rw.MetricLearner`. Options of the
-command come first. Further keys of this table: `metrics` and `loss` in place of those of the settings, `nifti_frame`,
-`nonfinite` and `follow_links` as in `[register]`, and `tls_ca`, `tls_cert`, `tls_key` and `wait_for_workers`
-for a [cluster](howto/cluster.md).
+command come first. Further keys: `metrics` and `loss`; `nifti_frame`, `nonfinite` and `follow_links` as in
+`[register]`; for a [cluster](howto/cluster.md) `tls_ca`, `tls_cert`, `tls_key` and `wait_for_workers`.
 """
 TABLES = (
     ("The file", Settings),

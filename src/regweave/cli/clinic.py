@@ -69,9 +69,9 @@ def contours(
     Writes an unapproved structure set, the registration as a DICOM object
     and an ITK transform, labels, numbers and a page for the review. Inputs
     are never written to. A .csv list with the columns id, plan, today and
-    rtstruct takes the place of PLAN and TODAY: each row gets its own folder,
-    and all of them a table and a page. A failed row stops no other; the exit
-    status is then 1.
+    rtstruct replaces PLAN and TODAY. Each row gets its own folder, and all of
+    them a table and a page. A failed row stops no other; the exit status is
+    then 1.
     """
     if job.today is None:
         _propagate_list(

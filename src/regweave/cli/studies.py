@@ -72,8 +72,8 @@ def measure(
 ) -> None:
     """Print or write the volume of each structure and the mean of an image in it.
 
-    LABELS may be a CSV list with the columns id, labels and, if wanted,
-    image: the table then has the rows of all label maps.
+    LABELS may be a CSV list with the columns id and labels, and optionally
+    image. The table then has the rows of all label maps.
     """
     claim = None if output is None else require_absent(output, overwrite=overwrite)
     rows = run_measure(labels, image, label_names=label_names)
@@ -101,8 +101,8 @@ def segment(
 ) -> None:
     """Segment images by fused labels of the atlases that are most like them.
 
-    OUTPUT is a folder, with a folder for each image; or for one image a label
-    map, with its agreement, posterior and table beside it; or for a DICOM
+    OUTPUT is a folder, with a folder for each image. For one image it may be
+    a label map, with agreement, posterior and table beside it; for a DICOM
     series an RT structure set (.dcm). Estimated Dice is by reverse
     classification. Exit status 1 if some images ended with errors.
     """
@@ -165,7 +165,7 @@ def _one_file(job: SegmentJob, output: Path, *, overwrite: bool) -> list[dict[st
 def template(job: TemplateJob, *, as_json: opt.Json = False, quiet: opt.Quiet = False) -> None:
     """Build the unbiased mean of images.
 
-    The columns of the list are id, image and, if wanted, labels and mask.
+    The list has the columns id and image, optionally labels and mask.
     The folder gets template.nii.gz, labels.nii.gz, and the transforms of every
     image, both ways. The order of the list does not matter.
     """
@@ -208,9 +208,10 @@ def bids(job: BidsJob, *, as_json: opt.Json = False, quiet: opt.Quiet = False) -
     """Register the images of a BIDS dataset to each other, and to a template.
 
     The first T1w of a session, or T2w, is brought to the template or to the
-    first session, other images and the mean of each bold series to it. OUT
-    gets derivatives, sub-LABEL.html, and at the level group index.html and
-    results.csv. Several calls may fill OUT at once; a repeated call continues.
+    first session. Other images and the mean of each bold series are brought
+    to it. OUT gets derivatives and sub-LABEL.html, and at the level group
+    index.html and results.csv. Several calls may fill OUT at once; a repeated
+    call continues.
     Exit status 1 if some registrations failed; they are named.
     """
     with (

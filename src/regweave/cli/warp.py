@@ -188,8 +188,8 @@ def points(
     """Bring points from the FIXED image to the MOVING one, or back.
 
     The transform file is applied without inversion. That of a registration
-    takes fixed points to moving points; to go from moving to fixed, give
-    --from moving --to fixed and pass inverse.h5 of the same result.
+    maps fixed points to moving points. For the other way, give --from moving
+    --to fixed and inverse.h5 of the same result.
     """
     claim = io.require_absent(output, overwrite=overwrite)
     if source == target:
@@ -307,10 +307,11 @@ def dose(
     """Bring a planned dose into the space of a new series.
 
     The result has about the spacing of the dose, in whole voxels of the new
-    series, is 0 outside of the dose, and is marked as warped. The frame of reference of the dose is checked
-    against PLANNING, and against a transform that is a DICOM registration;
-    an ITK transform states none. With --limit, OUTPUT_low and OUTPUT_high
-    have the least and the largest dose within the limit of the error.
+    series. It is 0 outside of the dose, and marked as warped. The frame of
+    reference of the dose is checked against PLANNING, and against a transform
+    that is a DICOM registration; an ITK transform states none. With --limit,
+    OUTPUT_low and OUTPUT_high have the least and the largest dose within the
+    limit of the error.
     """
     require_dicom_name(output)
     claim = io.require_absent(output, overwrite=overwrite)

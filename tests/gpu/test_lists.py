@@ -74,7 +74,7 @@ def test_workers_are_dealt_out_to_gpus(two_gpus):
         team.grow(5)
         assert [member.gpu for member in team.members] == [1, 0, 1, 0, 1]
         answers = dict(on_processes(gpu_of_worker, [None] * 40, team))
-    assert {answer.text for answer in answers.values()} == {"0", "1"}
+    assert {answer.value for answer in answers.values()} == {0, 1}
     assert all(answer.error is None for answer in answers.values())
 
 
@@ -87,12 +87,12 @@ def test_a_thread_that_fails_answers_and_lives_on(two_gpus):
         (_, failed), (_, done) = (*on_processes(fails, [None], team), *on_processes(gpu_of_worker, [None], team))
     assert failed.error.startswith("E195")
     assert "patient" not in failed.error
-    assert done.text == "0"
+    assert done.value == 0
 
 
 def test_processes_know_their_gpu():
     with Team(1, (3,)) as team:
-        assert [answer.text for _, answer in on_processes(gpu_of_worker, [None], team)] == ["3"]
+        assert [answer.value for _, answer in on_processes(gpu_of_worker, [None], team)] == [3]
 
 
 def test_auto_takes_a_gpu_where_it_pays_and_the_pair_fits(with_twin, ran, training_list, monkeypatch):

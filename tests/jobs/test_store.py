@@ -280,7 +280,7 @@ def test_kernel_threads_of_the_caller_stay(tasks_module):
     from regweave.jobs.workers import attempt
 
     before = _core.threads()
-    assert json.loads(attempt(tasks_module.work, {"x": 1}).text)["threads"] == 1
+    assert attempt(tasks_module.work, {"x": 1}).value["threads"] == 1
     assert _core.threads() == before
 
 

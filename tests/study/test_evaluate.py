@@ -19,8 +19,8 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_image, write_labels
 from regweave.jobs.methods import FACTORS, REFINE_FACTORS, baseline_methods, tune
 from regweave.jobs.runner import ScoringTask, mean_over_pairs, pair_score, score_dice, score_pair
-from regweave.jobs.store import Outcome
 from regweave.jobs.table import FILES, PairFiles
+from regweave.jobs.workers import Outcome
 from regweave.measures.overlap import dice, surface_distances
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.model.model import Model

@@ -27,8 +27,9 @@ from regweave.io.transforms.files import write_linear
 from regweave.jobs.batch import FILES as WRITTEN
 from regweave.jobs.batch import STORE, StudyOptions, batch, file_hashes, is_whole
 from regweave.jobs.regions import region_table
-from regweave.jobs.store import Outcome, run_tasks, worker_count
+from regweave.jobs.store import run_tasks, worker_count
 from regweave.jobs.table import Table, TableColumns, read_table
+from regweave.jobs.workers import Outcome
 from regweave.measures.overlap import dice
 from regweave.measures.statistics import patients_of
 from regweave.options import called, described, option

@@ -31,9 +31,9 @@ from regweave.io.disk.records import (
     this_program,
 )
 from regweave.jobs.runner import forget_peak, measured_peak_mb
-from regweave.jobs.store import Outcome, run_tasks, worker_count
+from regweave.jobs.store import run_tasks, worker_count
 from regweave.jobs.table import IMAGES, MASKS, PairTable, Table, TableColumns, read_table
-from regweave.jobs.workers import Cluster, Team, place, require_cluster
+from regweave.jobs.workers import Cluster, Outcome, Team, place, require_cluster
 from regweave.measures.verdict import Reason, Verdict, Word, tally
 from regweave.model import find_model
 from regweave.model.model import Model
@@ -189,7 +189,7 @@ class StudyOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchJob(Method):
+class BatchJob(Method, StudyOptions):
     """Request of registrations of a list; a cell of the list takes the place of an option."""
 
     table: Table = field(kw_only=False, metadata=described(
@@ -205,9 +205,6 @@ class BatchJob(Method):
     write: Sequence[str] | None = option(
         None, f"Files beside each result.json: some of {', '.join(OUTPUTS)}.", typed=str | None, metavar="NAMES"
     )
-    workers: int | None = option(
-        None, "Processes, each with one thread. By default all cores.", panel="Machine", metavar="N"
-    )
     scheduler: str | Cluster | None = option(None, "Dask scheduler whose workers are used.", typed=None)
     resume: bool = option(
         False, "Continue a batch that was interrupted. Pairs that are done, with the same files, names and settings, "
@@ -221,9 +218,6 @@ class BatchJob(Method):
         False, "Write the table and the page of what the shards have done; nothing is registered.", panel="Machine",
         flags=("--collect",),
     )  # fmt: skip
-    on_progress: OnBatchProgress | None = option(
-        None, "Function that gets a `BatchProgress` after every pair.", typed=None
-    )
 
 
 @called(BatchJob)

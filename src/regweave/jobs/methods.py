@@ -15,8 +15,8 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import sha256
 from regweave.io.modality import BankName, bank_of
 from regweave.jobs.runner import pair_score
-from regweave.jobs.store import Outcome
 from regweave.jobs.table import PairFiles
+from regweave.jobs.workers import Outcome
 from regweave.model import find_model
 from regweave.model.model import Model
 from regweave.run.read import Reading

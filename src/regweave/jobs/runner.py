@@ -20,8 +20,8 @@ from regweave.config.settings import Settings
 from regweave.io import image_sha256
 from regweave.io.disk.files import peak_memory_mb
 from regweave.io.disk.records import Measured, RecordPart, Text
-from regweave.jobs.store import Outcome, run_tasks, worker_count
-from regweave.jobs.workers import LANES, Cluster, Placement, Team
+from regweave.jobs.store import run_tasks, worker_count
+from regweave.jobs.workers import LANES, Cluster, Outcome, Placement, Team
 from regweave.measures.deformation import InverseError, Regularity
 from regweave.measures.likeness import Likeness
 from regweave.measures.scores import PairScore

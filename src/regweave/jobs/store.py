@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +20,12 @@ from pydantic import BaseModel
 
 from regweave.errors import UsageError
 from regweave.io import atomic_path
-from regweave.jobs.workers import Cluster, Function, Team, as_cluster, on_cluster, on_processes, program_hash
+from regweave.jobs.workers import Cluster, Function, Outcome, Team, as_cluster, on_cluster, on_processes, program_hash
 from regweave.predictors import Predictor
 from regweave.progress import BatchProgress, OnBatchProgress
 from regweave.run.memory import MAX_THREADS, allowed_threads
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Outcome of one task: a JSON value, or the code and the message of its error."""
-
-    key: str
-    value: Any
-    error: str | None = None
-    seconds: float = 0.0  # time that it took when it ran; 0 for a failed task
-    reused: bool = field(default=False, compare=False)  # true if it was taken from the store
 
 
 def run_tasks(
@@ -88,10 +76,9 @@ def run_tasks(
         with closing(answers):  # ends the processes at once on Ctrl-C, wherever it strikes
             for index, answer in answers:
                 key = todo[index][0]
-                value = None if answer.text is None else json.loads(answer.text)
-                outcomes[key] = Outcome(key, value, answer.error, answer.seconds)
+                outcomes[key] = dataclasses.replace(answer, key=key)
                 if (file := files[key]) is not None and answer.error is None:
-                    content = {"key": key, "value": value, "seconds": answer.seconds}
+                    content = {"key": key, "value": answer.value, "seconds": answer.seconds}
                     with atomic_path(file) as part:  # Python writes and reads floats without loss
                         part.write_text(json.dumps(content), encoding="utf-8")
                 pace = (time.monotonic() - start) / (len(outcomes) - reused)

@@ -22,7 +22,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -66,38 +66,44 @@ Function = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Reply of a worker: a value as JSON or the text of an error, and the seconds it took."""
+class Outcome:
+    """Outcome of one task: a JSON value, or the code and the message of its error."""
 
-    text: str | None
-    error: str | None
-    seconds: float
+    key: str  # empty in the answer of a worker
+    value: Any
+    error: str | None = None
+    seconds: float = 0.0  # time that it took when it ran; 0 for a failed task
+    reused: bool = field(default=False, compare=False)  # true if it was taken from the store
 
 
-Answers = Generator[tuple[int, Answer], None, None]
+Answers = Generator[tuple[int, Outcome], None, None]
 
 
-def attempt(function: Function, arguments: Any) -> Answer:
+def attempt(function: Function, arguments: Any) -> Outcome:
     """Run one task with one kernel thread; an error becomes its code and message, without values in memory."""
     start = time.perf_counter()
     try:
         with kernel_threads(1):
-            return Answer(json.dumps(function(arguments)), None, time.perf_counter() - start)
-    except RegweaveError as problem:
-        error = str(problem)
+            value = json.loads(json.dumps(function(arguments)))  # as it would be read from the store
+            return Outcome("", value, seconds=time.perf_counter() - start)
     except MemoryError:
-        error = str(RegweaveError("E140", "the machine has not enough memory for this", "use fewer workers"))
+        return _failed("E140", "the machine has not enough memory for this", "use fewer workers")
+    except RegweaveError as problem:
+        return Outcome("", None, str(problem))
     except Exception as problem:
         return internal_error(problem)
-    return Answer(None, error, 0.0)
 
 
-def internal_error(problem: BaseException) -> Answer:
+def _failed(code: str, message: str, hint: str) -> Outcome:
+    return Outcome("", None, str(RegweaveError(code, message, hint)))
+
+
+def internal_error(problem: BaseException) -> Outcome:
     """Return the kind and the place of an exception, not its message, which may name a patient."""
     frames = traceback.extract_tb(problem.__traceback__)
     where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     message = f"internal error ({type(problem).__name__}{where})"
-    return Answer(None, str(RegweaveError("E195", message, "this is a fault of the program, not of your files")), 0.0)
+    return _failed("E195", message, "this is a fault of the program, not of your files")
 
 
 class Team:
@@ -144,7 +150,7 @@ def on_processes(function: Function, arguments: Sequence[Any], team: Team) -> An
             member.give_next(waiting, team.members, function)
         while busy := {member.pipe: member for member in team.members if member.index is not None}:
             for pipe in wait(list(busy)):
-                member = busy[pipe]  # type: ignore[index]
+                member = busy[pipe]
                 index, answer = member.take()
                 if answer is None:
                     answer = member.end_of_process()
@@ -164,11 +170,10 @@ class Worker:
     A worker may be a thread instead, which cannot be killed, and ends with its task.
     """
 
-    pipe: Connection
-
     def __init__(self, sharing: int, gpu: int | None = None, *, threads: bool = False) -> None:
-        self.gpu, self.index = gpu, None
-        self.cached: set[Any] = set()
+        self.pipe: Any
+        self.gpu, self.cached = gpu, set[Any]()
+        self.index: int | None = None
         self._process: Any = None
         if threads:
             self.pipe, other = multiprocessing.Pipe()
@@ -177,13 +182,10 @@ class Worker:
         # Forked children of a process with threads can deadlock; spawned ones cannot.
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve_process, args=(other, sharing, gpu), daemon=True)
+        self._process = context.Process(target=_serve, args=(other, gpu, sharing), daemon=True)
         with _interrupts_blocked():
             self._process.start()
         other.close()  # else the death of the process would not close the pipe
-
-    gpu: int | None
-    index: int | None
 
     def give_next(self, waiting: dict[int, Any], team: Sequence[Worker], function: Function) -> None:
         """Send a task: on a pair that this worker has cached, else on a pair that no other has, else the first."""
@@ -195,28 +197,27 @@ class Worker:
 
         self.index = min(waiting, key=preference)  # of equals the first
         arguments = waiting.pop(self.index)
-        self.cached |= {key} if (key := getattr(arguments, "cache_key", None)) is not None else set()
+        self.cached |= {getattr(arguments, "cache_key", None)} - {None}
         with suppress(BrokenPipeError):  # `take` will meet the closed pipe
             self.pipe.send((function, arguments))
 
-    def take(self) -> tuple[int, Answer | None]:
+    def take(self) -> tuple[int, Outcome | None]:
         """Receive the answer to the task, None of a process that has ended."""
         assert self.index is not None
         index, self.index = self.index, None
         try:
-            answer: Answer = self.pipe.recv()
+            return index, self.pipe.recv()
         except (EOFError, ConnectionResetError):
             return index, None
-        return index, answer
 
-    def end_of_process(self) -> Answer:
+    def end_of_process(self) -> Outcome:
         """Return E196 with the way that the process ended."""
         self._process.join(PATIENCE_S)
         self.end()
         code = self._process.exitcode or 0
         how = f"signal {-code}" if code < 0 else f"status {code}"
         message = f"the worker process ended ({how}) before its task was done"
-        return Answer(None, str(RegweaveError("E196", message, "if memory is short, use fewer workers")), 0.0)
+        return _failed("E196", message, "if memory is short, use fewer workers")
 
     def end(self) -> None:
         """Close the pipe, and kill the process."""
@@ -240,14 +241,11 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve_process(pipe: Connection, sharing: int, gpu: int | None) -> None:
-    """Answer tasks; the memory of the machine is shared with the other processes."""
-    share_memory(sharing)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _serve(pipe, gpu)
-
-
-def _serve(pipe: Connection, gpu: int | None) -> None:
+def _serve(pipe: Connection, gpu: int | None, sharing: int = 0) -> None:
+    """Answer tasks; a process shares the memory of the machine with so many, and ends with its parent."""
+    if sharing:
+        share_memory(sharing)
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     if gpu is not None:
         devices.use(gpu)
     while True:
@@ -267,8 +265,7 @@ def _serve(pipe: Connection, gpu: int | None) -> None:
 
 def _end_with_parent() -> None:
     """Leave no process behind when the parent is killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
+    if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)
 
@@ -369,7 +366,7 @@ def require_cluster(scheduler: str | Cluster | None) -> None:
         cluster.connect().close(timeout=1)
 
 
-def attempt_with_same_code(function: Function, arguments: Any, program: str) -> Answer:
+def attempt_with_same_code(function: Function, arguments: Any, program: str) -> Outcome:
     """Run one task; raise E199 if the code of this worker is not that of the caller."""
     if program_hash() != program:
         message = f"the worker on {platform.node()} runs other code (regweave {__version__}) than the caller"
@@ -395,23 +392,23 @@ def on_cluster(function: Function, arguments: Sequence[Any], cluster: Cluster) -
         client.close()
 
 
-def _answer(future: Any, distributed: Any, cluster: Cluster) -> Answer:
+def _answer(future: Any, distributed: Any, cluster: Cluster) -> Outcome:
     try:
-        answer: Answer = future.result()
+        answer: Outcome = future.result()
+        return answer
     except RegweaveError:  # of a worker with other code
         raise
     except CANCELLED:
         message = f"scheduler {cluster.address} was lost"
         raise RegweaveError("E197", message, "start it again and continue with --resume") from None
     except distributed.KilledWorker:
-        text = "E196: the worker processes ended before their task was done; if memory is short, use fewer workers"
-        return Answer(None, text, 0.0)
+        message = "the worker processes ended before their task was done"
+        return _failed("E196", message, "if memory is short, use fewer workers")
     except (ImportError, AttributeError) as problem:
         message = f"a worker has not the code of the caller ({type(problem).__name__})"
         raise RegweaveError(OTHER_CODE, message, SAME_BUILD) from None
     except Exception as problem:
         return internal_error(problem)
-    return answer
 
 
 ELSEWHERE = ("cli", "report", "learning", "training", "study")  # folders whose code no registration runs through
@@ -437,9 +434,7 @@ def code_of(source: str) -> str:
     """Return the text of a module without comments, docstrings and layout."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            constants = {s: s.value for s in body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)}
-            texts = [s for s, constant in constants.items() if isinstance(constant.value, str)]
-            node.body = [s for s in body if s not in texts] or [ast.Pass()]  # type: ignore[attr-defined]
+        if isinstance(body := getattr(node, "body", None), list):
+            kept = [s for s in body if not (isinstance(s, ast.Expr) and type(getattr(s.value, "value", 0)) is str)]
+            node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
     return ast.unparse(tree)

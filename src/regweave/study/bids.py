@@ -24,7 +24,8 @@ from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame
 from regweave.io.write import read_time_series
 from regweave.jobs.batch import STORE, THUMBNAIL, Batch, BatchRow, StudyOptions, batch
-from regweave.jobs.store import Outcome, run_tasks, worker_count
+from regweave.jobs.store import run_tasks, worker_count
+from regweave.jobs.workers import Outcome
 from regweave.options import called, described, option
 from regweave.run.images import DEFAULT, FILES
 from regweave.run.job import Method, TransformKind, check_method, rules_of

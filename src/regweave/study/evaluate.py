@@ -25,9 +25,9 @@ from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.text import shown
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
 from regweave.jobs.runner import PairNumbers, Runner, judge_pair
-from regweave.jobs.store import Outcome, worker_count
+from regweave.jobs.store import worker_count
 from regweave.jobs.table import PairFiles, Pairs, check_leak, in_one_numbering, pairs_on_disk
-from regweave.jobs.workers import Cluster, place, require_cluster
+from regweave.jobs.workers import Cluster, Outcome, place, require_cluster
 from regweave.measures.scores import PairScore, When
 from regweave.measures.statistics import count_better, paired_bootstrap, patients_of
 from regweave.measures.verdict import Rules, Verdict, failed, tally

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
@@ -37,9 +37,17 @@ words: ContextVar[tuple[str, ...]] = ContextVar("regweave_words", default=())
 """Command line of the running process after the name of the program, for records."""
 
 
-def command_line(**settings: Any) -> typer.Typer:
-    """Return an empty command line, to which the functions of a module are added."""
-    return typer.Typer(**SETTINGS, add_completion=False, **settings)
+class CommandLine(typer.Typer):
+    """Command line to which the functions of a module are added."""
+
+    def add(self, *calls: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Add a function; typed calls of it, each at most 76 characters, end its help."""
+        return self.command(epilog=examples(*calls), **settings)
+
+
+def command_line(**settings: Any) -> CommandLine:
+    """Return an empty command line."""
+    return CommandLine(**SETTINGS, add_completion=False, **settings)
 
 
 def usual(names: str) -> type[TyperCommand]:
@@ -61,7 +69,7 @@ def usual(names: str) -> type[TyperCommand]:
 
 
 def examples(*calls: str) -> str:
-    """Return the end of a help text: typed calls, each at most 76 characters."""
+    """Return the end of a help text: typed calls."""
     return "\n".join(["Examples:", *(f"  {call}" for call in calls)])
 
 

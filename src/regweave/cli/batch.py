@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from regweave.cli import options as opt
-from regweave.cli.app import command_line, examples, resumable, usual
+from regweave.cli.app import command_line, resumable, usual
 from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT
 from regweave.jobs.batch import RESULTS, Batch, BatchJob
 from regweave.jobs.batch import batch as run
@@ -18,15 +18,13 @@ from regweave.run.images import parse_outputs
 app = command_line()
 
 
-@app.command(
+@app.add(
+    "regweave batch pairs.csv -o results --workers 8",
+    "regweave batch pairs.csv -o results --workers 8 --resume",
+    "regweave batch pairs.csv -o results --model head-neck-ct --write warped,labels",
+    "regweave batch pairs.csv -o results --shard $SLURM_ARRAY_TASK_ID/20",
+    "regweave batch pairs.csv -o results --collect",
     cls=usual("output write resume strict quiet workers label_names preset config model init transform guide check"),
-    epilog=examples(
-        "regweave batch pairs.csv -o results --workers 8",
-        "regweave batch pairs.csv -o results --workers 8 --resume",
-        "regweave batch pairs.csv -o results --model head-neck-ct --write warped,labels",
-        "regweave batch pairs.csv -o results --shard $SLURM_ARRAY_TASK_ID/20",
-        "regweave batch pairs.csv -o results --collect",
-    ),
 )
 @opt.from_fields
 def batch(

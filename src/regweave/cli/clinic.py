@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regweave.cli import options as opt
-from regweave.cli.app import command_line, examples, resumable, usual
+from regweave.cli.app import command_line, resumable, usual
 from regweave.cli.tables import VERDICTS, end_by_verdict, short, verdict_lines
 from regweave.clinic.commission import RECORD, run_trials
 from regweave.clinic.propagate import RTSTRUCT, ContoursJob, Propagation, write_contours
@@ -38,16 +38,14 @@ clinic = command_line(help="Check reviews of propagated contours, or test contou
 app.add_typer(clinic, name="clinic")
 
 
-@app.command(
+@app.add(
+    "regweave contours planning/ today/ -o result",
+    "regweave contours planning/ today/ -o result --rtstruct plan.dcm",
+    "regweave contours planning/ today/ -o result --structures Parotid_L,Cord",
+    "regweave contours planning/ today/ -o result --init registration.dcm",
+    "regweave contours fractions.csv -o results --workers 4",
     cls=usual(
         "output overwrite strict rtstruct structures series name_map guide model init rigid check workers resume"
-    ),
-    epilog=examples(
-        "regweave contours planning/ today/ -o result",
-        "regweave contours planning/ today/ -o result --rtstruct plan.dcm",
-        "regweave contours planning/ today/ -o result --structures Parotid_L,Cord",
-        "regweave contours planning/ today/ -o result --init registration.dcm",
-        "regweave contours fractions.csv -o results --workers 4",
     ),
 )
 @opt.from_fields
@@ -153,11 +151,9 @@ def _number(value: float | None, form: str, unit: str = "") -> str:
     return "–" if value is None else f"{value:{form}}{unit}"
 
 
-@clinic.command(
-    epilog=examples(
-        "regweave clinic signoff signoff.tsv --result result",
-        "regweave clinic signoff *.tsv --result monday --result tuesday -o reviews.tsv",
-    )
+@clinic.add(
+    "regweave clinic signoff signoff.tsv --result result",
+    "regweave clinic signoff *.tsv --result monday --result tuesday -o reviews.tsv",
 )
 def signoff(
     files: Annotated[list[Path], typer.Argument(help="Sign-offs that pages exported.", show_default=False)],
@@ -201,7 +197,7 @@ def signoff(
         raise typer.Exit(EXIT_SOME_FAILED)
 
 
-@clinic.command(epilog=examples("regweave clinic commission protocol --seed 7 --json"))
+@clinic.add("regweave clinic commission protocol --seed 7 --json")
 def commission(
     output: Annotated[Path, typer.Argument(help="Folder for the protocol.", show_default=False)],
     *,

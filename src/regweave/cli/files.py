@@ -12,7 +12,7 @@ import typer
 
 from regweave import io
 from regweave.cli import options as opt
-from regweave.cli.app import WIDTH, command_line, examples
+from regweave.cli.app import WIDTH, command_line
 from regweave.cli.warp import require_outside
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.overview import OverviewEntry, overview
@@ -30,9 +30,7 @@ from regweave.types import Geometry, Transform
 app = command_line()
 
 
-@app.command(
-    epilog=examples("regweave check scans/*.nii.gz", "regweave check planning.nii.gz --json", "regweave check PLAN")
-)
+@app.add("regweave check scans/*.nii.gz", "regweave check planning.nii.gz --json", "regweave check PLAN")
 def check(
     files: Annotated[list[Path], typer.Argument(help="Image or label files, or DICOM folders.", show_default=False)],
     follow_links: opt.Follow = False,
@@ -150,13 +148,11 @@ CONVENTIONS = {
 }
 
 
-@app.command(
-    epilog=examples(
-        "regweave convert result/transform.h5 -o field.nii.gz",
-        "regweave convert affine.tfm -o field.nii.gz -r fixed.nii.gz",
-        "regweave convert REG.dcm -o transform.h5",
-        "regweave convert transform.h5 -o REG.dcm -r TODAY --planning PLAN",
-    )
+@app.add(
+    "regweave convert result/transform.h5 -o field.nii.gz",
+    "regweave convert affine.tfm -o field.nii.gz -r fixed.nii.gz",
+    "regweave convert REG.dcm -o transform.h5",
+    "regweave convert transform.h5 -o REG.dcm -r TODAY --planning PLAN",
 )
 def convert(
     transform: Annotated[Path, typer.Argument(help="Transform file to read.")],

@@ -16,7 +16,7 @@ import typer
 import regweave
 from regweave import _core
 from regweave.cli import options as opt
-from regweave.cli.app import WIDTH, command_line, examples
+from regweave.cli.app import WIDTH, command_line
 from regweave.config.presets import preset, preset_names
 from regweave.measures.verdict import CLINIC, SHIPPED, clinic_rules, default_rules, read_rules, shipped_text
 from regweave.options import in_table, table_text
@@ -31,7 +31,7 @@ presets = command_line(help="List the presets, or print one as TOML to edit and 
 app.add_typer(presets, name="presets")
 
 
-@presets.command("list", epilog=examples("regweave presets list"))
+@presets.add("regweave presets list", name="list")
 def list_(*, as_json: opt.Json = False) -> None:
     """List the presets, one line each."""
     names = preset_names()
@@ -46,7 +46,7 @@ def list_(*, as_json: opt.Json = False) -> None:
         print(f"{name:<12}nodes {levels} mm, engine {settings.engine}, refinement {refined}{used}")
 
 
-@presets.command(epilog=examples("regweave presets show default > mine.toml"))
+@presets.add("regweave presets show default > mine.toml")
 def show(
     name: Annotated[
         str, typer.Argument(help="Preset, with or without its version.", autocompletion=opt.complete_preset)
@@ -64,7 +64,7 @@ def show(
     )
 
 
-@app.command(epilog=examples("regweave rules > mine.toml", "regweave rules mine.toml"))
+@app.add("regweave rules > mine.toml", "regweave rules mine.toml")
 def rules(
     file: Annotated[Path | None, typer.Argument(help="Rules file to check; by default the shipped rules.")] = None,
     *,
@@ -89,7 +89,7 @@ def rules(
 CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
 
 
-@app.command(epilog=examples("regweave about", "regweave about --json"))
+@app.add("regweave about", "regweave about --json")
 def about(as_json: opt.Json = False) -> None:
     """Print the version of the program, of the machine and of the libraries."""
     facts = describe()

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regweave.cli import options as opt
-from regweave.cli.app import command_line, examples, usual, words
+from regweave.cli.app import command_line, usual, words
 from regweave.cli.tables import end_by_verdict, overlap_table, verdict_lines
 from regweave.config.presets import choose_settings
 from regweave.errors import UsageError
@@ -41,17 +41,15 @@ PLANNED = (
 app = command_line()
 
 
-@app.command(
+@app.add(
+    "regweave register later.nii.gz planning.nii.gz -o result --init affine",
+    "regweave register f.nii.gz m.nii.gz -o out --model head-neck-ct",
+    "regweave register --from result/result.json -o same",
     cls=usual(
         "output overwrite strict moving_labels fixed_labels fixed_mask moving_mask preset model init "
         "transform guide rigid check"
     ),
     options_metavar="-o FOLDER [OPTIONS]",
-    epilog=examples(
-        "regweave register later.nii.gz planning.nii.gz -o result --init affine",
-        "regweave register f.nii.gz m.nii.gz -o out --model head-neck-ct",
-        "regweave register --from result/result.json -o same",
-    ),
 )
 @opt.from_fields
 def register(
@@ -155,11 +153,7 @@ def print_result(result: Result, output: Path, *, page: bool) -> None:
     console.print(proof, style="dim")
 
 
-@app.command(
-    epilog=examples(
-        "regweave plan fixed.nii.gz moving.nii.gz", "regweave plan fixed.nii.gz moving.nii.gz --preset paper --json"
-    )
-)
+@app.add("regweave plan fixed.nii.gz moving.nii.gz", "regweave plan fixed.nii.gz moving.nii.gz --preset paper --json")
 @partial(opt.from_fields, only=PLANNED)
 def plan(job: Job, *, as_json: opt.Json = False) -> None:
     """Forecast peak memory and time of a registration, and print its grids and labels."""

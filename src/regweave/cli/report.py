@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from regweave.cli import options as opt
-from regweave.cli.app import command_line, examples
+from regweave.cli.app import command_line
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import is_file
 from regweave.io.disk.records import DEMO, RESULT, RESULTS
@@ -21,16 +21,14 @@ from regweave.report.boilerplate import boilerplate
 app = command_line()
 
 
-@app.command(
-    epilog=examples(
-        "regweave report result",
-        "regweave report result --rules mine.toml",
-        "regweave report result --page-detail full",
-        "regweave report result --fixed-points f.mrk.json --moving-points m.mrk.json",
-        "regweave report result --boilerplate",
-        "regweave report batch --grades grades.tsv",
-        "regweave report weights.json",
-    )
+@app.add(
+    "regweave report result",
+    "regweave report result --rules mine.toml",
+    "regweave report result --page-detail full",
+    "regweave report result --fixed-points f.mrk.json --moving-points m.mrk.json",
+    "regweave report result --boilerplate",
+    "regweave report batch --grades grades.tsv",
+    "regweave report weights.json",
 )
 def report(
     result: Annotated[Path, typer.Argument(help="Folder of a result, or a model file.")],

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from regweave.cli import options as opt
-from regweave.cli.app import command_line, examples, resumable
+from regweave.cli.app import command_line, resumable
 from regweave.cli.batch import end_batch
 from regweave.cli.tables import text_table
 from regweave.contours.regions import contour_labels
@@ -56,9 +56,7 @@ def write_tsv(stream: IO[str], rows: Sequence[Mapping[str, Any]]) -> None:
     writer.writerows([text(row.get(name, "n/a")) for name in columns] for row in rows)
 
 
-@app.command(
-    epilog=examples("regweave measure labels.nii.gz --image t1.nii.gz", "regweave measure list.csv -o volumes.tsv")
-)
+@app.add("regweave measure labels.nii.gz --image t1.nii.gz", "regweave measure list.csv -o volumes.tsv")
 def measure(
     labels: Annotated[Path, typer.Argument(help="Label map, or a list with id, labels and image.", metavar="LABELS")],
     *,
@@ -88,12 +86,10 @@ def measure(
         print(f"wrote {output}: {len(rows)} structures")
 
 
-@app.command(
-    epilog=examples(
-        "regweave segment t1.nii.gz --atlas ATLAS -o labels.nii.gz",
-        "regweave segment CT --atlas ATLAS -o rtstruct.dcm --fusion vote",
-        "regweave segment list.csv --atlas ATLAS -o segmentations --resume",
-    )
+@app.add(
+    "regweave segment t1.nii.gz --atlas ATLAS -o labels.nii.gz",
+    "regweave segment CT --atlas ATLAS -o rtstruct.dcm --fusion vote",
+    "regweave segment list.csv --atlas ATLAS -o segmentations --resume",
 )
 @opt.from_fields
 def segment(
@@ -160,7 +156,7 @@ def _one_file(job: SegmentJob, output: Path, *, overwrite: bool) -> list[dict[st
     return rows
 
 
-@app.command(epilog=examples("regweave template people.csv -o TEMPLATE", "regweave template people.csv -o T --resume"))
+@app.add("regweave template people.csv -o TEMPLATE", "regweave template people.csv -o T --resume")
 @opt.from_fields
 def template(job: TemplateJob, *, as_json: opt.Json = False, quiet: opt.Quiet = False) -> None:
     """Build the unbiased mean of images.
@@ -195,13 +191,11 @@ class _Labels(TyperCommand):
         return super().parse_args(ctx, spread)
 
 
-@app.command(
+@app.add(
+    "regweave bids DATA DATA/derivatives/regweave participant",
+    "regweave bids DATA OUT participant --participant-label 01 02 --template t.nii",
+    "regweave bids DATA OUT group",
     cls=_Labels,
-    epilog=examples(
-        "regweave bids DATA DATA/derivatives/regweave participant",
-        "regweave bids DATA OUT participant --participant-label 01 02 --template t.nii",
-        "regweave bids DATA OUT group",
-    ),
 )
 @opt.from_fields
 def bids(job: BidsJob, *, as_json: opt.Json = False, quiet: opt.Quiet = False) -> None:
@@ -223,7 +217,7 @@ def bids(job: BidsJob, *, as_json: opt.Json = False, quiet: opt.Quiet = False) -
     end_batch(found, Path(job.out), strict=False, as_json=as_json, quiet=quiet, part=part)
 
 
-@app.command(epilog=examples("regweave series bold.nii.gz -o realigned"))
+@app.add("regweave series bold.nii.gz -o realigned")
 def series(
     file: Annotated[Path, typer.Argument(help="4-D NIfTI file.")],
     *,
@@ -258,7 +252,7 @@ def series(
         print(f"wrote {output}: {len(found.series)} volumes, framewise displacement up to {largest:.3g} mm")
 
 
-@atlas.command(epilog=examples("regweave atlas build people.csv -o ATLAS"))
+@atlas.add("regweave atlas build people.csv -o ATLAS")
 def build(
     manifest: Annotated[Path, typer.Argument(help="List with the columns id, image, labels and group.")],
     *,
@@ -278,7 +272,7 @@ def build(
     print(json.dumps(facts) if as_json else f"{text}\nnext: regweave atlas evaluate {output} -o scores")
 
 
-@atlas.command(epilog=examples("regweave atlas evaluate ATLAS -o scores --top 8"))
+@atlas.add("regweave atlas evaluate ATLAS -o scores --top 8")
 @opt.from_fields
 def evaluate(job: EvaluateJob, *, as_json: opt.Json = False, quiet: opt.Quiet = False) -> None:
     """Segment every atlas with the others; print the Dice by structure.

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from regweave import io, notices
 from regweave.cli import options as opt
-from regweave.cli.app import command_line, examples
+from regweave.cli.app import command_line
 from regweave.contours.carry import carry_set
 from regweave.contours.regions import volume_ml
 from regweave.errors import RegweaveError, UsageError
@@ -78,12 +78,10 @@ class _Kinds(TyperGroup):
 app = command_line(help=__doc__, cls=_Kinds)
 
 
-@app.command(
-    epilog=examples(
-        "regweave warp image dose.nii.gz -t transform.h5 -r fixed.nii.gz -o new.nii",
-        "regweave warp image m.nii -t field.nii -t a.mat -r f.nii -o n.nii",
-        "regweave warp image m.nii -t '[a.mat,1]' -r f.nii -o n.nii",
-    )
+@app.add(
+    "regweave warp image dose.nii.gz -t transform.h5 -r fixed.nii.gz -o new.nii",
+    "regweave warp image m.nii -t field.nii -t a.mat -r f.nii -o n.nii",
+    "regweave warp image m.nii -t '[a.mat,1]' -r f.nii -o n.nii",
 )
 def image(
     file: Annotated[Path, typer.Argument(help="Image in moving space, or a 4-D series of them.")],
@@ -126,7 +124,7 @@ def image(
     _tell(f"{_direction(path, target, 'image')}, outside = {value:g}", as_json, output, fill=value)
 
 
-@app.command(epilog=examples("regweave warp labels organs.nii.gz -t transform.h5 -r f.nii.gz -o new.nii"))
+@app.add("regweave warp labels organs.nii.gz -t transform.h5 -r f.nii.gz -o new.nii")
 def labels(
     file: Annotated[Path, typer.Argument(help="Label map in moving space.")],
     *,
@@ -163,11 +161,9 @@ def labels(
         typer.echo(f"warning W203: labels without a voxel in the result: {names}", err=True)
 
 
-@app.command(
-    epilog=examples(
-        "regweave warp points marks.csv -t transform.h5 -o moved.csv",
-        "regweave warp points m.csv --from moving --to fixed -t inverse.h5 -o f.csv",
-    )
+@app.add(
+    "regweave warp points marks.csv -t transform.h5 -o moved.csv",
+    "regweave warp points m.csv --from moving --to fixed -t inverse.h5 -o f.csv",
 )
 def points(
     file: Annotated[Path, typer.Argument(help="Points (.mrk.json, .fcsv, .csv) in the space named by --from.")],
@@ -215,7 +211,7 @@ def _direction(transform: Transform, space: Space | None, what: str) -> str:
     return f"fixed {what} on the moving grid" if back else f"moving {what} on the fixed grid"
 
 
-@app.command(epilog=examples("regweave warp rtstruct plan.dcm --planning PLAN -t T.h5 -r TODAY -o new.dcm"))
+@app.add("regweave warp rtstruct plan.dcm --planning PLAN -t T.h5 -r TODAY -o new.dcm")
 def rtstruct(
     file: Annotated[Path, typer.Argument(help="RT structure set drawn on the planning series.")],
     *,
@@ -282,7 +278,7 @@ def _selected(found: StructureSet, names: str | None, subject: str) -> Structure
     return replace(found, structures=tuple(one for one in found.structures if one.name in wanted))
 
 
-@app.command(epilog=examples("regweave warp dose dose.dcm -t transform.h5 -r TODAY -o new.dcm"))
+@app.add("regweave warp dose dose.dcm -t transform.h5 -r TODAY -o new.dcm")
 def dose(
     file: Annotated[Path, typer.Argument(help="RT dose of the plan.")],
     *,

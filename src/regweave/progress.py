@@ -95,11 +95,10 @@ class ProgressReporter:
 
     def forecast(self, plan: Plan) -> None:
         """Take the number of the steps, and the work of each of them and of what follows."""
-        work = plan.work
-        steps = [w / size.steps for w, size in zip(work.levels, plan.sizes, strict=True) for _ in range(size.steps)]
-        steps += [work.refine / max(plan.refine_steps, 1)] * plan.refine_steps
+        steps = [size.work / size.steps for size in plan.sizes for _ in range(size.steps)]
+        steps += [plan.refine_work / max(plan.refine_steps, 1)] * plan.refine_steps
         self._total = len(steps)
-        self._shares = [*steps, work.outputs / 3, 2 * work.outputs / 3]
+        self._shares = [*steps, plan.outputs_work / 3, 2 * plan.outputs_work / 3]
 
     def report(self, message: str, stage: str | None = None) -> None:
         """Report a message; ``begin`` is the stage of the line that names the run."""

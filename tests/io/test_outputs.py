@@ -371,10 +371,10 @@ def test_finished_work_goes_and_the_files_of_others_stay(tmp_path):
     with working_folder(store, "tasks", "x", resume=False):
         (store / "tasks" / ("0" * 64 + ".json")).touch()
         (store / "tasks" / "notes.txt").write_text("mine")
-    clear(store, ("tasks", "models"))
+    clear(store, "tasks")
     assert texts(store) == {"tasks/notes.txt": "mine"}
     (store / "tasks" / "notes.txt").unlink()
-    clear(store, ("tasks", "models"))
+    clear(store, "tasks")
     assert list(tmp_path.iterdir()) == []
 
 

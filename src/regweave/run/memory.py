@@ -99,27 +99,14 @@ WORK = {"cost": 1.6, "features": 120.0, "refine": 270.0, "outputs": 2000.0}
 
 @dataclass(frozen=True)
 class LevelPlan:
-    """Size of one level."""
+    """Size of one level, and its work in units of one absolute difference."""
 
     spacing_mm: float
     shape: tuple[int, int, int]
     n_nodes: int
     n_labels: int
     steps: int
-
-
-@dataclass(frozen=True)
-class StageWork:
-    """Work of the stages, in units of one absolute difference: each level, the refinement, the outputs."""
-
-    levels: tuple[float, ...]
-    refine: float
-    outputs: float
-
-    @property
-    def total(self) -> float:
-        """Work of all."""
-        return sum(self.levels) + self.refine + self.outputs
+    work: float
 
 
 @dataclass(frozen=True)
@@ -131,7 +118,8 @@ class Plan:
     refine_steps: int
     peak_memory_mb: float
     seconds: float
-    work: StageWork
+    refine_work: float
+    outputs_work: float
 
 
 def forecast(
@@ -145,31 +133,29 @@ def forecast(
     """
     schedule = settings.for_bank(modality)
     bank = schedule.for_levels().bank
-    levels = [_size(fixed, level, n) for n, level in enumerate(schedule.levels_for(fixed))]
+    levels = tuple(_size(fixed, level, n, len(bank)) for n, level in enumerate(schedule.levels_for(fixed)))
     stages = settings.refine.stages(fixed, modality)
-    refine_voxels = [prod(shrink_geometry(fixed, stage.factors(fixed)).shape) for stage in stages]
+    refined = [prod(shrink_geometry(fixed, stage.factors(fixed)).shape) for stage in stages]
     views = len({(m.window, m.sigma_voxels, m.metric == "mi") for m in bank})
-    refined = max(sum(m.weight > 0 for m in schedule.continuous), 1)
-    work = StageWork(
-        tuple(len(bank) * prod(p.shape) * p.steps * (WORK["cost"] * p.n_labels + WORK["features"]) for p in levels),
-        WORK["refine"] * refined * sum(n * stage.steps for n, stage in zip(refine_voxels, stages, strict=True)),
-        WORK["outputs"] * prod(fixed.shape),
-    )
-    f, m = float(prod(fixed.shape)), float(prod(moving.shape))
-    kept = sum(n for n in (f, m) if n <= KEPT_VOXELS)
-    images = (
-        BYTES_PER_VOXEL["fixed"] * f + BYTES_PER_VOXEL["moving"] * m + BYTES_PER_VOXEL["channel"] * views * kept / 2
-    )
-    costs = max(len(bank) * p.n_nodes * p.n_labels * 4.0 * 3 for p in levels)
-    features = max(len(bank) * 8.0 * float(prod(p.shape)) for p in levels)
-    per_voxel = BYTES_PER_VOXEL["refine"] + structures * BYTES_PER_VOXEL["structure"]
-    refine = per_voxel * float(max(refine_voxels)) if settings.refine.steps else 0.0
-    peak_mb = PROGRAM_MB + (images + max(costs + features, refine) + BYTES_PER_VOXEL["mask"] * masked_voxels) / 2**20
-    seconds = _seconds_per_voxel_label() * work.total if probe else float("nan")
-    return Plan(tuple(levels), len(bank), sum(stage.steps for stage in stages), peak_mb, seconds, work)
+    members = max(sum(m.weight > 0 for m in schedule.continuous), 1)
+    refine_work = WORK["refine"] * members * sum(n * s.steps for n, s in zip(refined, stages, strict=True))
+    outputs_work = WORK["outputs"] * prod(fixed.shape)
+    f, m = prod(fixed.shape), prod(moving.shape)
+    kept, of = sum(n for n in (f, m) if n <= KEPT_VOXELS), BYTES_PER_VOXEL
+    held = of["fixed"] * f + of["moving"] * m + of["channel"] * views * kept / 2 + of["mask"] * masked_voxels
+    costs = max(len(bank) * p.n_nodes * p.n_labels * 12.0 for p in levels)
+    features = max(len(bank) * prod(p.shape) * 8.0 for p in levels)
+    refine = (of["refine"] + structures * of["structure"]) * max(refined) if settings.refine.steps else 0.0
+    work = sum(p.work for p in levels) + refine_work + outputs_work
+    return Plan(
+        levels, len(bank), sum(stage.steps for stage in stages),
+        peak_memory_mb=PROGRAM_MB + (held + max(costs + features, refine)) / 2**20,
+        seconds=_seconds_per_voxel_label() * work if probe else float("nan"),
+        refine_work=refine_work, outputs_work=outputs_work,
+    )  # fmt: skip
 
 
-def _size(fixed: Geometry, level: Level, number: int) -> LevelPlan:
+def _size(fixed: Geometry, level: Level, number: int, n_members: int) -> LevelPlan:
     geometry = shrink_geometry(fixed, level.factors(fixed))
     grid = ControlGrid.cover(geometry, level.spacing_mm, level.support)
     # An axis of few voxels may be finer than the grid needs; only where control points pile up is it a mistake.
@@ -182,7 +168,9 @@ def _size(fixed: Geometry, level: Level, number: int) -> LevelPlan:
             f"allowed are {MOST_NODES} in all and 16 in a voxel along an axis"
         )
         raise RegweaveError("E176", message, "check the voxel sizes with `regweave check`, or give a larger spacing_mm")
-    return LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, level.labels_per_axis**3, level.steps)
+    n_labels = level.labels_per_axis**3
+    work = n_members * prod(geometry.shape) * level.steps * (WORK["cost"] * n_labels + WORK["features"])
+    return LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, n_labels, level.steps, work)
 
 
 def _predictor_mb(geometry: Geometry, predictor: Predictor) -> float:
@@ -236,14 +224,12 @@ class Cache:
         self._limit = limit_mb * 2**20
         self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
-        self.found = 0
 
     def __call__(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the value of a key, computed if it is not cached."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
-                self.found += 1
                 found: T = self._values[key][0]
                 return found
         value = compute()

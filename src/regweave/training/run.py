@@ -104,7 +104,7 @@ def train(job: TrainJob) -> Model:
             model = fit_model(listed, settings, options, runner, report, n)
             with claim.writing(keep=True):
                 model.save(path)
-        clear(store, ("tasks",))
+        clear(store, "tasks")
     return model
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from types import MappingProxyType
 
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import stem_of, suffix_of
+from regweave.io.disk.text import some
 
 try:
     import fcntl
@@ -33,7 +34,6 @@ STEM = 140  # Bytes of an output's name in the name of its hidden folder
 PART = re.compile(r"\.(?P<name>.*)\.part-[0-9a-f]{16}", re.DOTALL)
 SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # Identifiers of pairs, which become names of files
 MARK = ".regweave-result"  # File in each folder of results, with the names that were written there
-LISTED = 5  # Names that a message lists
 TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}  # Errors of a rename to a name that is in use
 FINISHED = re.compile(r"[0-9a-f]{64}\.(json|zip|safetensors)")
 """Names of finished tasks, fitted predictors and models on the way, which are hashes of their content."""
@@ -42,26 +42,24 @@ FINISHED = re.compile(r"[0-9a-f]{64}\.(json|zip|safetensors)")
 def check_name(path: str | Path, *, folder: bool = False) -> None:
     """Raise E152 where an output cannot have this name; a folder cannot be the present one or a root."""
     text = str(path)
-    bytes_ = os.fsencode(text)
-    shown = bytes_.decode(errors="backslashreplace").replace("\0", "\\0")
+    shown = os.fsencode(text).decode(errors="backslashreplace").replace("\0", "\\0")
     shown = shown if len(shown) <= 80 else f"{shown[:60]}…"
-    if text in {"", "."}:
-        raise UsageError("E152", "the name of the output is empty or the present folder", "name a new one with -o")
-    undecoded = any("\udc80" <= c <= "\udcff" for c in text)
-    if undecoded or "\0" in text:
-        what = "is not UTF-8" if undecoded else "holds a null character"
-        raise UsageError("E152", f"the output name '{shown}' {what}", "choose another -o")
     try:
         here = Path.cwd()
     except OSError as error:
         raise RegweaveError("E153", "the present folder does not exist any more", "change to another one") from error
-    longest = max(len(os.fsencode(part)) for part in Path(text).parts)
-    if longest > LONGEST or len(os.fsencode(here / text)) > LONGEST_PATH:
-        message = f"the output name '{shown}' is too long: {longest} bytes in one name, allowed {LONGEST}"
-        raise UsageError("E152", message, "choose a shorter -o")
-    target = (here / text).resolve()
-    if folder and target in {here.resolve(), Path(target.anchor)}:
-        raise UsageError("E152", f"the output '{shown}' is the present folder or a root", "name a new folder with -o")
+    longest = max((len(os.fsencode(part)) for part in Path(text).parts), default=0)
+    if any("\udc80" <= c <= "\udcff" for c in text):
+        problem = "is not UTF-8"
+    elif "\0" in text:
+        problem = "holds a null character"
+    elif longest > LONGEST or len(os.fsencode(here / text)) > LONGEST_PATH:
+        problem = f"is too long: {longest} bytes in one name, allowed {LONGEST}"
+    elif text in {"", "."} or (folder and (here / text).resolve() in {here.resolve(), Path(here.anchor)}):
+        problem = "is empty, the present folder or a root"
+    else:
+        return
+    raise UsageError("E152", f"the output name '{shown}' {problem}", "name a new one with -o")
 
 
 def unwritable(path: str | Path, error: OSError) -> RegweaveError:
@@ -70,9 +68,8 @@ def unwritable(path: str | Path, error: OSError) -> RegweaveError:
     return RegweaveError("E153", message, "check the folder, its permissions and the free space")
 
 
-def _changed(path: str | Path, kept: Path | None = None) -> RegweaveError:
+def _changed(path: str | Path, hint: str = "choose another -o and run the command again") -> RegweaveError:
     message = f"output '{path}' appeared or was changed while the command ran; it stays as it is"
-    hint = "choose another -o and run the command again" if kept is None else f"what was computed is kept as '{kept}'"
     return RegweaveError("E154", message, hint)
 
 
@@ -223,11 +220,11 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             try:
                 _link_new(part, path)
             except FileExistsError:
-                kept = None
-                if keep:
-                    kept = path.with_name(f"{stem_of(path)}.kept-{secrets.token_hex(4)}{suffix_of(path)}")
-                    _link_new(part, kept)
-                raise _changed(path, kept) from None
+                if not keep:
+                    raise _changed(path) from None
+                kept = path.with_name(f"{stem_of(path)}.kept-{secrets.token_hex(4)}{suffix_of(path)}")
+                _link_new(part, kept)
+                raise _changed(path, f"what was computed is kept as '{kept}'") from None
     except OSError as error:
         raise unwritable(path, error) from error
 
@@ -295,24 +292,22 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
 
 
 def _require_replaceable(folder: Path, given: str | Path, overwrite: bool) -> None:
+    hint = "choose another -o, or remove the folder yourself"
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
-        raise RegweaveError("E150", f"output '{given}' exists and is a file", "choose another -o")
-    if not any(folder.iterdir()):
+        problem = "exists and is a file"
+    elif not any(folder.iterdir()):
         return
-    if not overwrite:
-        message = f"output folder '{given}' exists and is not empty"
-        raise RegweaveError("E150", message, "pass --overwrite or choose another -o")
-    if _names(folder) is None:
-        message = f"output folder '{given}' holds files that are no regweave result ({MARK} lists none)"
-        raise RegweaveError("E150", message, "choose another -o, or remove the folder yourself")
-    others = strangers(folder)
-    if others:
-        more = f" and {len(others) - LISTED} more" if len(others) > LISTED else ""
-        names = ", ".join(f"'{name}'" for name in others[:LISTED]) + more
-        message = f"output folder '{given}' holds files that regweave did not write: {names}"
-        raise RegweaveError("E150", message, "move them away, or choose another -o")
+    elif not overwrite:
+        problem, hint = "exists and is not empty", "pass --overwrite or choose another -o"
+    elif _names(folder) is None:
+        problem = f"holds files that are no regweave result ({MARK} lists none)"
+    elif others := strangers(folder):
+        problem = f"holds files that regweave did not write: {some([repr(name) for name in others])}"
+    else:
+        return
+    raise RegweaveError("E150", f"output '{given}' {problem}", hint)
 
 
 def _publish_folder(part: Path, target: Path, before: Identity | None) -> bool:
@@ -400,13 +395,7 @@ def working_folder(folder: str | Path, store: str, what: str, *, resume: bool, s
         yield
     except BaseException:
         if not shared and folder / store in made and not _holds_work(folder, store):
-            with suppress(OSError):  # a folder that holds a file ends the attempt
-                for path in sorted((folder / store).rglob("*"), reverse=True):
-                    path.rmdir()
-                (folder / store).rmdir()
-                (folder / MARK).unlink(missing_ok=True)
-                for path in made[1:]:
-                    path.rmdir()
+            clear(folder, store, made[1:])
         raise
     finally:
         if held is not None:
@@ -414,13 +403,18 @@ def working_folder(folder: str | Path, store: str, what: str, *, resume: bool, s
 
 
 def _require_resumable(folder: Path, store: str, what: str, resume: bool) -> None:
+    hint = "choose another -o"
     if folder.exists() and not folder.is_dir():
-        raise RegweaveError("E150", f"output '{folder}' exists and is a file", "choose another -o")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / store).is_dir():
-        raise RegweaveError("E150", f"folder '{folder}' holds something else than {what}", "choose another -o")
-    if not resume and (folder / store).is_dir() and _holds_work(folder, store):
-        message = f"folder '{folder}' holds {what}"
-        raise RegweaveError("E150", message, "pass --resume to continue it, or choose another -o")
+        problem = "is a file"
+    elif not (folder / store).is_dir():
+        if not folder.is_dir() or not any(folder.iterdir()):
+            return
+        problem = f"holds something else than {what}"
+    elif resume or not _holds_work(folder, store):
+        return
+    else:
+        problem, hint = f"holds {what}", "pass --resume to continue it, or choose another -o"
+    raise RegweaveError("E150", f"output '{folder}' {problem}", hint)
 
 
 def _holds_work(folder: Path, store: str) -> bool:
@@ -429,15 +423,19 @@ def _holds_work(folder: Path, store: str) -> bool:
     return any(not name.startswith(f"{store}/") or FINISHED.fullmatch(Path(name).name) for name in names)
 
 
-def clear(folder: Path, stores: tuple[str, ...]) -> None:
-    """Remove finished work from the sub-folders of a working folder, and the folder if that was all."""
-    for store in stores:
+def clear(folder: Path, store: str, made: Sequence[Path] | None = None) -> None:
+    """Remove finished work from a working folder, and those of the folders `made` that are left empty: by default it.
+
+    Files of others stay, and with them their folders.
+    """
+    for path in (*sorted((folder / store).rglob("*"), reverse=True), folder / store):
         with suppress(OSError):
-            for path in list((folder / store).iterdir()):
-                if FINISHED.fullmatch(path.name):
-                    path.unlink()
-            (folder / store).rmdir()
+            if FINISHED.fullmatch(path.name):
+                path.unlink()
+            else:
+                path.rmdir()
     with suppress(OSError):
         if {path.name for path in folder.iterdir()} <= {MARK}:
             (folder / MARK).unlink(missing_ok=True)
-            folder.rmdir()
+            for path in [folder] if made is None else made:
+                path.rmdir()

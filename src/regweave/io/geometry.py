@@ -214,18 +214,12 @@ def check_same_grid(image: Geometry, mask: Geometry, path: str | Path) -> Geomet
 
 def overlap_fraction(fixed: Geometry, moving: Geometry, matrix: Float64Array) -> float:
     """Return the share of the smaller volume inside the other one; ``matrix`` maps fixed to moving millimetres."""
-    fixed_index_to_mm = matrix @ fixed.affine
-    fixed_volume = abs(np.linalg.det(fixed_index_to_mm[:3, :3])) * np.prod(fixed.shape)
-    moving_volume = abs(np.linalg.det(moving.affine[:3, :3])) * np.prod(moving.shape)
-    if fixed_volume <= moving_volume:
-        return _part_inside(fixed.shape, moving.shape, np.linalg.inv(moving.affine) @ fixed_index_to_mm)
-    return _part_inside(moving.shape, fixed.shape, np.linalg.inv(fixed_index_to_mm) @ moving.affine)
-
-
-def _part_inside(inner: tuple[int, ...], outer: tuple[int, ...], index_map: Float64Array) -> float:
-    """Sample the inner box, whose voxels are unit cells, and count the samples inside the outer box."""
+    boxes = [(fixed.shape, matrix @ fixed.affine), (moving.shape, moving.affine)]
+    (inner, there), (outer, place) = sorted(boxes, key=lambda box: abs(np.linalg.det(box[1][:3, :3])) * np.prod(box[0]))
+    # Voxels of the smaller box are unit cells; samples of it are counted.
     axes = [(np.arange(SAMPLES_PER_AXIS) + 0.5) / SAMPLES_PER_AXIS * n - 0.5 for n in inner]
     index = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
+    index_map = np.linalg.inv(place) @ there
     mapped = index @ index_map[:3, :3].T + index_map[:3, 3]
     inside = (mapped >= -0.5) & (mapped <= np.asarray(outer) - 0.5)
     return float(inside.all(axis=1).mean())

@@ -18,7 +18,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -141,7 +141,6 @@ SUFFIXES = (".nii", ".nii.gz")
 HEADERS = {348: nib.Nifti1Header, 540: nib.Nifti2Header}
 MAGIC = {348: b"n+1", 540: b"n+2"}
 COMMENT, MOST_COMMENTS = 6, 1 << 16  # Code of an extension that is plain text, and how far it is searched for
-MARK_AT = {348: slice(344, 348), 540: slice(4, 12)}
 LONGEST_HEADER = max(HEADERS)
 COLOUR = [("R", "u1"), ("G", "u1"), ("B", "u1")]
 TYPES: dict[int, Any] = {
@@ -263,8 +262,9 @@ def begins_nifti(head: bytes) -> bool:
             head = zlib.decompressobj(GZIP_WINDOW).decompress(head, LONGEST_HEADER)
         except zlib.error:
             return False
-    size = next((n for n in HEADERS for order in ("little", "big") if head[:4] == n.to_bytes(4, order)), None)
-    return size is not None and head[MARK_AT[size]][:3] == MAGIC[size]
+    with suppress(RegweaveError):
+        return _parse(head, "it") is not None
+    return False
 
 
 def read_nifti(path: Path, frame: NiftiFrame = "auto") -> Stored:

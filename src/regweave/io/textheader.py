@@ -234,10 +234,9 @@ SPACES = {
 """Signs that take the axes of a space to LPS."""
 UNNAMED = {"scanner-xyz", "3d-right-handed", "3d-left-handed"}
 TIMED = {f"{name}{'t' if len(name) == 3 else '-time'}" for name in (*SPACES, *UNNAMED)}
-NRRD_UNIT_MM = {
-    "": 1.0, "???": 1.0, "mm": 1.0, "millimeter": 1.0, "millimeters": 1.0, "millimetre": 1.0, "millimetres": 1.0,
-    "cm": 10.0, "m": 1e3, "meter": 1e3, "meters": 1e3, "metre": 1e3, "metres": 1e3, "um": 1e-3, "µm": 1e-3,
-    "micron": 1e-3, "microns": 1e-3, "micrometer": 1e-3, "micrometers": 1e-3, "nm": 1e-6,
+UNIT_MM = {
+    "": 1.0, "?": 1.0, "???": 1.0, "mm": 1.0, "millimeter": 1.0, "millimetre": 1.0, "cm": 10.0, "m": 1e3, "meter": 1e3,
+    "metre": 1e3, "um": 1e-3, "µm": 1e-3, "micron": 1e-3, "micrometer": 1e-3, "nm": 1e-6,
 }  # fmt: skip
 SAME_SPACING = 0.01
 NRRD_MAX_AXES = 16
@@ -389,13 +388,13 @@ def _unit_mm(fields: Fields, in_space: bool, kept: list[int], n_axes: int) -> Fl
     """Return the millimetres of the unit of each axis: of the space, or of the axes where there is no space."""
     if in_space and "units" in fields.values:
         names = fields.words("units", n_axes)
-        if any(NRRD_UNIT_MM.get(names[axis]) != 1.0 for axis in kept):
+        if any(UNIT_MM.get(names[axis].removesuffix("s")) != 1.0 for axis in kept):
             raise contradiction(fields.subject, "units of axes that lie in a space, which has units itself")
     key = "space units" if in_space else "units"
     if key not in fields.values:
         return np.ones(3)
     names = fields.words(key, _space(fields)[1] if in_space else n_axes)
-    units = [NRRD_UNIT_MM.get(names[axis]) for axis in (range(3) if in_space else kept)]
+    units = [UNIT_MM.get(names[axis].removesuffix("s")) for axis in (range(3) if in_space else kept)]
     if None in units:
         raise fields.bad(key, "mm, um, cm or m for each axis")
     return np.array(units, dtype=np.float64)
@@ -428,7 +427,6 @@ META_TYPES = {
     "MET_ULONG_LONG": "u8", "MET_FLOAT": "f4", "MET_DOUBLE": "f8",
 }  # fmt: skip
 """A long has four bytes on every machine, by definition of the format."""
-META_UNIT_MM = {"": 1.0, "?": 1.0, "mm": 1.0, "um": 1e-3, "cm": 10.0, "m": 1e3}
 OFFSETS = ("Offset", "Position", "Origin")
 MATRICES = ("TransformMatrix", "Rotation", "Orientation")
 ORDERS = ("BinaryDataByteOrderMSB", "ElementByteOrderMSB")
@@ -495,7 +493,7 @@ def _meta_fields(path: Path) -> tuple[Fields, int]:
 
 
 def _meta_affine(fields: Fields, n_axes: int, n_kept: int) -> Float64Array | None:
-    if (unit := META_UNIT_MM.get(fields.values.get("DistanceUnits", "").lower())) is None:
+    if (unit := UNIT_MM.get(fields.values.get("DistanceUnits", "").lower())) is None:
         raise fields.bad("DistanceUnits", "um, mm, cm or m")
     offset, matrix = fields.first_of(*OFFSETS), fields.first_of(*MATRICES)
     spacing = "ElementSpacing" if "ElementSpacing" in fields.values else fields.first_of("ElementSize")

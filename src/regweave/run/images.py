@@ -131,7 +131,11 @@ class OutputImages:
             io.write_labels(files["labels"], self.warped_labels)
         for name in ("transform", "inverse"):
             if name in files:
-                _write_transform(files[name], getattr(self, name))
+                found: Transform = getattr(self, name)
+                if found.field.data.any():
+                    io.write_transform(files[name], found)
+                else:
+                    write_linear(files[name], found.affine, found.ends)
         if "displacement" in files:
             io.write_displacement(files["displacement"], io.smallest_displacement(self.transform), self.transform.ends)
         if "report" in files:
@@ -153,13 +157,6 @@ class OutputImages:
                 np.savez_compressed(part, affine=at, influence=influence, confidence=confidence)
         content = {"members": [] if nodes is None else list(nodes.members), "names": self.names}
         write_record(target / "view.json", content)
-
-
-def _write_transform(path: Path, transform: Transform) -> None:
-    if transform.field.data.any():
-        io.write_transform(path, transform)
-    else:
-        write_linear(path, transform.affine, transform.ends)
 
 
 def _write_view_image(path: Path, volume: Volume) -> None:

@@ -59,14 +59,6 @@ def _weights(given: object) -> object:
     return WeightTable.from_json(WeightRows.model_validate(given).content())
 
 
-def _without_total(seconds: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in seconds.items() if name != "total"}
-
-
-def _with_total(seconds: dict[str, float]) -> dict[str, float]:
-    return {**seconds, "total": sum(seconds.values())}
-
-
 class WeightRows(RecordPart):
     """Weight table as JSON holds it: a row for each member, a column for each class."""
 
@@ -136,7 +128,10 @@ class Result(RecordPart):
     inverse_consistency_mm: RoundTrip
     inverse_error: InverseError
     likeness: Likeness | None = None
-    seconds: Annotated[dict[str, Number], AfterValidator(_without_total), PlainSerializer(_with_total)]
+    seconds: Annotated[
+        dict[str, Number], AfterValidator(lambda found: {k: v for k, v in found.items() if k != "total"}),
+        PlainSerializer(lambda found: {**found, "total": sum(found.values())}),
+    ]  # fmt: skip
     peak_memory_mb: Number
     warnings: tuple[Text, ...]
     weights: Annotated[InstanceOf[WeightTable], BeforeValidator(_weights), PlainSerializer(WeightTable.to_json)]

@@ -47,15 +47,11 @@ def write_record(path: Path, content: Mapping[str, Any]) -> None:
 
 
 @cache
-def _versions() -> dict[str, str]:
-    """Versions of the libraries, looked up once: each is a file of many lines."""
-    return {name: metadata.version(name) for name in DEPENDENCIES}
-
-
 def this_program() -> dict[str, Any]:
-    """Versions of the program, of Python and of the libraries that compute."""
+    """Versions of the program, of Python and of the libraries that compute; each is looked up in a file once."""
     return {
-        "regweave": __version__, "python": platform.python_version(), "dependencies": _versions().copy(),
+        "regweave": __version__, "python": platform.python_version(),
+        "dependencies": {name: metadata.version(name) for name in DEPENDENCIES},
         "platform": platform.system() + "-" + platform.machine(),
     }  # fmt: skip
 

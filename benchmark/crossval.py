@@ -282,7 +282,7 @@ def difference(rows: Sequence[Row], first: Callable[[Row], float], second: Calla
     interval = paired_bootstrap(d, [row["group"] for row in rows])
     return {
         "mean": interval.mean, "low": interval.low, "high": interval.high, "n": int(np.isfinite(d).sum()),
-        **count_better(d)._asdict(),
+        **count_better(d),
     }  # fmt: skip
 
 

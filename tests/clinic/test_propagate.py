@@ -381,7 +381,7 @@ def test_the_true_map_passes_a_trial_and_no_map_fails_it(scans):
     words = {}
     for name, field in (("true", Field(truth, grid)), ("none", Field.zero(grid))):
         done = _Done(Transform(field), plan, today)
-        words[name] = judged(trial, measured(trial, done, today)).word
+        words[name] = judged(trial, measured(trial, done, today))["word"]
     assert words == {"true": "pass", "none": "fail"}
 
 
@@ -415,15 +415,14 @@ def test_trials_are_the_same_maps_and_count_only_slices_of_the_plan(scans):
 
 
 def test_the_protocol_begins_with_what_failed():
-    from regweave.clinic.commission import CommissionRecord
     from regweave.report.page import render
 
     good = {"points": 3, "mean_mm": 0.2, "p95_mm": 0.3, "max_mm": 0.4, "least_dice": 0.97, "dice": {"cord": 0.97},
             "folding_percent": 0.0, "seconds": 1.0}  # fmt: skip
     poor = good | {"least_dice": 0.8125}
     rows = [judged(PhantomTrial(name, name, WHERE, "rigid"), n) for name, n in (("still", good), ("moved", poor))]
-    assert [row.word for row in rows] == ["pass", "fail"]
-    record = CommissionRecord(seed=0, word="fail", trials=rows, program={"regweave": "0"}, phantom="made")
+    assert [row["word"] for row in rows] == ["pass", "fail"]
+    record = {"seed": 0, "word": "fail", "trials": rows, "program": {"regweave": "0"}, "phantom": "made"}
     head = render("commission.j2", {"record": record, "digest": "0"}).split("<h2")[0]
     assert "1 of 2 phantoms pass" in head
     assert "moved: lowest Dice of an organ (at least) 0.8125, limit 0.95 (site" in head

@@ -11,10 +11,10 @@ from regweave.clinic.structures import choose, flagged, kinds_done, note_of, req
 from regweave.errors import RegweaveWarning, UsageError
 from regweave.io.labels import read_name_map
 from regweave.measures.landmarks import Landmark, LandmarkScore
-from regweave.measures.propagation import ClinicSection, NotCarried, PropagatedStructure, WholePair
+from regweave.measures.propagation import ClinicSection, PropagatedStructure, WholePair
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import Rules, clinic_rules, judge, parse_rules
-from regweave.types import Contour, Geometry, Structure, StructureSet
+from regweave.types import Contour, Geometry, LeftOut, Structure, StructureSet
 
 RING = Contour(np.array([[0.0, 0, 0], [1, 0, 0], [1, 1, 0]]), image=0)
 
@@ -92,7 +92,7 @@ def test_flags_and_verdict_follow_the_worst_structure():
     ]
     assert [flagged(row, clinic_rules()).flag for row in rows] == ["look", "fail"]
     marks = LandmarkScore(points=tuple(Landmark(str(d), *[(0.0, 0.0, 0.0)] * 4, 9.0, d) for d in (2.0, 3.0)))
-    section = section_of(pair_of(), rows, lost=(NotCarried(name="c", reason=""),))
+    section = section_of(pair_of(), rows, lost=(LeftOut("c", ""),))
     verdict = judge(PairScore(), clinic_rules(), clinic=section, landmarks=marks)
     assert verdict.word == "fail"
     broken = {reason.rule: reason.text for reason in verdict.reasons}
@@ -128,7 +128,7 @@ def test_what_was_not_measured_does_not_pass(numbers, flag):
     ],
 )
 def test_two_signs_of_another_patient_fail_and_come_first(whole, word, named):
-    lost = (NotCarried(name="c", reason=""),) if named else ()
+    lost = (LeftOut("c", ""),) if named else ()
     verdict = judge(PairScore(), clinic_rules(), clinic=section_of(pair_of(**whole), lost=lost))
     assert verdict.word == word
     assert (flagged(row_of(), clinic_rules(), pair_of(**whole)).flag == "fail") == named

@@ -60,8 +60,8 @@ def test_too_little_for_an_interval():
     assert np.isnan([low, high]).all()
     with pytest.raises(ValueError, match="2 differences and 1 groups"):
         paired_bootstrap([0.5, 1.5], ["a"])
-    assert count_better([0.02, -0.01, np.nan, 0.0, 0.5]) == (2, 1, 1)
-    assert count_better([]) == (0, 0, 0)
+    assert count_better([0.02, -0.01, np.nan, 0.0, 0.5]) == {"better": 2, "worse": 1, "equal": 1}
+    assert count_better([]) == {"better": 0, "worse": 0, "equal": 0}
 
 
 def test_error_by_patient():

@@ -110,9 +110,9 @@ def test_distances_match_all_triangles():
         found = surface_distances(a, b, SPACING)
         one, two = (np.array(slow_net(m)) for m in (a, b))
         there = to_triangles(one.mean(axis=1)[:, None], two[None]).min(axis=1)
-        np.testing.assert_allclose(np.sort(found.there_mm), np.sort(there), atol=1e-9)
+        np.testing.assert_allclose(np.sort(found.there[0]), np.sort(there), atol=1e-9)
         area = np.linalg.norm(np.cross(one[:, 1] - one[:, 0], one[:, 2] - one[:, 0]), axis=1) / 2
-        assert found.there_mm2.sum() == pytest.approx(area.sum())
+        assert found.there[1].sum() == pytest.approx(area.sum())
 
 
 def test_spheres_and_slabs_by_their_formulas():
@@ -128,7 +128,7 @@ def test_spheres_and_slabs_by_their_formulas():
     assert found.dice(3.5) == 1.0
     fine = ball((26, 12, 11), 8.0, (52, 24, 22), (0.5, 1.0, 1.0))
     found = surface_distances(fine, fine, (0.5, 1.0, 1.0))
-    assert found.there_mm2.sum() == pytest.approx(4 * np.pi * 64, rel=0.08)
+    assert found.there[1].sum() == pytest.approx(4 * np.pi * 64, rel=0.08)
     a, b = np.zeros((2, 20, 6, 6), bool)
     a[4:10], b[6:12] = True, True
     assert surface_distances(a, b, (2.0, 1.0, 1.0)).hd95_mm == pytest.approx(4.0)
@@ -144,7 +144,7 @@ def test_the_larger_direction_counts_and_empty_masks_have_none():
     small, large = ball((13, 12, 11), 3.0), ball((13, 12, 11), 3.0)
     large[20:24, 10:14, 9:13] = True  # an island that the other lacks
     found = surface_distances(small, large, np.ones(3))
-    assert found.there_mm.max() == pytest.approx(0.0, abs=1e-9)
+    assert found.there[0].max() == pytest.approx(0.0, abs=1e-9)
     assert found.hd95_mm > 4.0
     assert surface_distances(large, small, np.ones(3)).hd95_mm == pytest.approx(found.hd95_mm)
     full, empty = np.ones((3, 3, 3), bool), np.zeros((3, 3, 3), bool)

@@ -223,20 +223,20 @@ def commission(
     reference = None if cases is None or grades is None else own_reference(good_results(cases, grades), cases.name)
     with prepare_output(output, overwrite=overwrite) as folder, Bar(lines=True, shown=not as_json) as bar:
         record = run_trials(seed, lambda name, share: bar.draw(share, name, line=f"trial {name}"))
-        write_record(folder / RECORD, record.model_dump())
+        write_record(folder / RECORD, record)
         context = {"record": record, "digest": sha256(folder / RECORD)}
         (folder / PROTOCOL).write_text(render("commission.j2", context), encoding="utf-8", newline="\n")
         if reference is not None:
             write_record(folder / REFERENCE, reference.model_dump(mode="json"))
     if as_json:
-        print(record.model_dump_json(indent=1))
+        print(json.dumps(record, indent=1, ensure_ascii=False))
     else:
-        for trial in record.trials:
-            numbers = f"mean {trial.mean_mm:.2f} mm, largest {trial.max_mm:.2f} mm, Dice {trial.least_dice:.3f}"
-            print(f"{trial.word:<6}{trial.name:<12}{numbers}")
+        for one in record["trials"]:
+            numbers = f"mean {one['mean_mm']:.2f} mm, largest {one['max_mm']:.2f} mm, Dice {one['least_dice']:.3f}"
+            print(f"{one['word']:<6}{one['name']:<12}{numbers}")
         print(f"protocol    {output / PROTOCOL}")
         if reference is not None:
             kinds = ", ".join(f"{one.pairs} of {kind}" for kind, one in reference.kinds.items())
             print(f"reference   {output / REFERENCE}: good results, {kinds}")
-    if record.word != "pass":
+    if record["word"] != "pass":
         raise typer.Exit(EXIT_SOME_FAILED)

@@ -1,8 +1,8 @@
 """Commissioning: phantoms with known maps, propagated and measured against limits."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from scipy import ndimage
@@ -11,7 +11,7 @@ from regweave import notices
 from regweave.clinic.propagate import Propagation, propagate_contours
 from regweave.contours.regions import dice_of_areas, outlines
 from regweave.io.dicom.series import DicomSlice, Series, SliceGrid
-from regweave.io.disk.records import Count, Known, Number, RecordPart, Text, this_program
+from regweave.io.disk.records import this_program
 from regweave.spatial.warp import warp_points
 from regweave.types import Contour, Float64Array, Geometry, Identity, Structure, StructureSet, Volume
 
@@ -214,45 +214,6 @@ PHANTOM = (
     f"{' × '.join(f'{n:g}' for n in SHAPE)} voxels of {' × '.join(f'{n:g}' for n in SPACING_MM)} mm; body, "
     f"three bones, five organs, texture of {TEXTURE_HU:g} HU, noise of {NOISE_HU:g} HU, couch"
 )
-Passed = Literal["pass", "fail"]
-
-
-class TrialCheck(RecordPart):
-    """A number with its limit and the limit's source."""
-
-    words: Text
-    value: Known
-    limit: Number
-    source: Text
-    word: Passed
-
-
-class TrialRecord(RecordPart):
-    """Numbers of one phantom."""
-
-    name: Text
-    what: Text
-    kind: Text
-    word: Passed
-    checks: list[TrialCheck]
-    points: Count
-    mean_mm: Known
-    p95_mm: Known
-    max_mm: Known
-    dice: dict[str, Known]
-    least_dice: Known = None
-    folding_percent: Known = None
-    seconds: Number
-
-
-class CommissionRecord(RecordPart):
-    """``commission.json``."""
-
-    seed: int
-    word: Passed
-    phantom: Text
-    trials: list[TrialRecord]
-    program: dict[str, Any]
 
 
 def even_slices() -> Float64Array:
@@ -282,8 +243,8 @@ def trials(seed: int) -> tuple[PhantomTrial, ...]:
     )  # fmt: skip
 
 
-def run_trials(seed: int = 0, on_trial: Callable[[str, float], None] = lambda _name, _share: None) -> CommissionRecord:
-    """Run all trials; ``seed`` chooses the random deformations, ``on_trial`` takes each trial and the share done."""
+def run_trials(seed: int = 0, on_trial: Callable[[str, float], None] = lambda _name, _share: None) -> dict[str, Any]:
+    """Return the record of all trials; ``seed`` chooses the deformations, ``on_trial`` takes trial and share done."""
     even = even_slices()
     plan = make_scan(lambda p: p, shift_mm=(0.0, 0.0, 0.0), along_mm=even, name="PLAN", seed=0)
     rows, chosen = [], trials(seed)
@@ -294,8 +255,7 @@ def run_trials(seed: int = 0, on_trial: Callable[[str, float], None] = lambda _n
         with notices.muted():
             done = propagate_contours(plan.series, today.series, rtstruct=plan.structures, progress=False)
         rows.append(judged(trial, measured(trial, done, today)))
-    word: Passed = "pass" if all(row.word == "pass" for row in rows) else "fail"
-    return CommissionRecord(seed=seed, word=word, trials=rows, program=dict(this_program()), phantom=PHANTOM)
+    return {"seed": seed, "word": _word(rows), "phantom": PHANTOM, "trials": rows, "program": this_program()}
 
 
 def measured(trial: PhantomTrial, done: Propagation, today: PhantomScan) -> dict[str, Any]:
@@ -327,12 +287,17 @@ def _without(structure: Structure, images: frozenset[int | None]) -> Structure:
     return replace(structure, contours=tuple(c for c in structure.contours if c.image not in images))
 
 
-def judged(trial: PhantomTrial, numbers: Mapping[str, Any]) -> TrialRecord:
+def judged(trial: PhantomTrial, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Return a trial with its numbers, its limits and whether it passes."""
     checks = []
     for key, words, limit, source in LIMITS[trial.kind]:
         value = float(numbers[key])
         good = value >= limit if key == "least_dice" else value <= limit
-        checks.append(TrialCheck(words=words, value=value, limit=limit, source=source, word="pass" if good else "fail"))
-    word: Passed = "pass" if all(check.word == "pass" for check in checks) else "fail"
-    return TrialRecord(name=trial.name, what=trial.words, kind=trial.kind, word=word, checks=checks, **numbers)
+        word = "pass" if good else "fail"
+        checks.append({"words": words, "value": value, "limit": limit, "source": source, "word": word})
+    what = {"name": trial.name, "what": trial.words, "kind": trial.kind, "word": _word(checks)}
+    return {**what, "checks": checks, **numbers}
+
+
+def _word(parts: Sequence[Mapping[str, Any]]) -> str:
+    return "pass" if all(part["word"] == "pass" for part in parts) else "fail"

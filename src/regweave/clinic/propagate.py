@@ -30,7 +30,7 @@ from regweave.io.dicom.series import Series, series_by_place
 from regweave.io.disk.files import sha256
 from regweave.io.labels import read_name_map
 from regweave.measures.landmarks import LandmarkPairs
-from regweave.measures.propagation import ClinicSection, NotCarried, PropagatedStructure
+from regweave.measures.propagation import ClinicSection, PropagatedStructure
 from regweave.measures.verdict import Rules, clinic_rules, read_rules
 from regweave.model.model import Model
 from regweave.options import called, described, option
@@ -288,8 +288,8 @@ def propagate_contours(job: ContoursJob) -> Propagation:
                 if one.number in skins:
                     drawn.append(skins[one.number])
                     rows.append(st.outline_row(one, drawn[-1], pair, notes[one.number]))
-            left_out += [_absent(row) for row in gone if is_absent(row)]
-            lost = [_lost(row) for row in gone if not is_absent(row)]
+            left_out += [_left_out(row) for row in gone if is_absent(row)]
+            lost = [_left_out(row) for row in gone if not is_absent(row)]
             on_today = draw_labels(drawn, now.series, values, names)
         who = now.series.identity
         ids = {
@@ -301,8 +301,7 @@ def propagate_contours(job: ContoursJob) -> Propagation:
             settings_sha=_settings_sha(result), whole=whole, tests=st.kinds_done(both_ways=job.both_ways), ids=ids,
             structures=tuple(st.flagged(r.model_copy(update={"label": values[r.number]}), judged_by, whole)
                              for r in rows),
-            lost=tuple(NotCarried(name=one.name, reason=one.reason) for one in lost),
-            left_out=tuple(NotCarried(name=one.name, reason=one.reason) for one in left_out),
+            lost=tuple(lost), left_out=tuple(left_out),
         )  # fmt: skip
         stages.end()
         rest = {"rest of the registration": stages.seconds.pop("register") - sum(result.seconds.values())}
@@ -349,7 +348,7 @@ def _registered(today: Scan, plan: Scan, start: Transform, labels: LabelMap | No
     """Register the plan to today, with errors of a model in the words of this command."""
     try:
         with notices.muted(OF_LABELS[0]), notices.muted(OF_LABELS[1]):
-            return _one_way(today, plan, start, today.mapped is None, {"moving_labels": labels, **options})
+            return _one_way(today, plan, start, not today.mapped, {"moving_labels": labels, **options})
     except RegweaveError as error:
         if error.code not in MODEL_HINTS:
             raise
@@ -362,9 +361,9 @@ def _other_way(
 ) -> dict[str, float | None]:
     """Register today to the plan, from the inverse of the same start, and measure how well both agree."""
     stages.part = 1
-    turned = invert(start, plan.image.geometry).transform
+    turned, _ = invert(start, plan.image.geometry)
     with notices.unheard():  # no contour comes from the second registration
-        back = _one_way(plan, today, turned, today.mapped is None, options).transform
+        back = _one_way(plan, today, turned, not today.mapped, options).transform
     return st.both_ways_numbers(result.transform, back, today)
 
 
@@ -399,12 +398,10 @@ def is_absent(row: PropagatedStructure) -> bool:
     return bool(row.outside_percent) and (row.pushed_percent or 0.0) <= MOST_PUSHED
 
 
-def _absent(row: PropagatedStructure) -> LeftOut:
-    return LeftOut(row.name, f"not in today's scan: {row.outside_percent:.0f} % of its contour lies beyond it")
-
-
-def _lost(row: PropagatedStructure) -> LeftOut:
+def _left_out(row: PropagatedStructure) -> LeftOut:
     share, pushed = row.outside_percent, row.pushed_percent
+    if is_absent(row):
+        return LeftOut(row.name, f"not in today's scan: {share:.0f} % of its contour lies beyond it")
     where = f"{share:.0f} % of it lies outside today's scan" if share else "no slice of today cuts it"
     moved = f", {pushed:.0f} % by the deformation alone" if share else ""
     return LeftOut(row.name, f"no contour today: {where}{moved}")

@@ -241,7 +241,7 @@ class Scan:
 
     In the copy of a CT all but the patient is air. ``region`` is where it counts, ``body`` the patient, both None if
     everywhere or unknown. ``seen`` are the measured pixels (X, Y) of the series' own slices, where its field of view
-    cuts the patient; ``mapped`` gave the series its Hounsfield units, where the file has others.
+    cuts the patient; ``mapped`` is the formula of its Hounsfield units, where the file has others.
     """
 
     series: Series
@@ -249,7 +249,7 @@ class Scan:
     region: LabelMap | None = None
     body: NDArray[np.bool_] | None = None
     seen: NDArray[np.bool_] | None = None
-    mapped: HounsfieldMap | None = None
+    mapped: str = ""
 
     @property
     def inside(self) -> NDArray[np.bool_]:
@@ -262,21 +262,21 @@ def prepare(
     plan: Series, today: Series, on_part: Callable[[str, float], None] = lambda _words, _share: None
 ) -> tuple[Scan, Scan]:
     """Make the working copies of plan and today; ``on_part`` takes the next part and the share that is done."""
-    mapped, seen = None, []
+    mapped, seen = "", []
     for one, words in ((today, "today's scan"), (plan, "the plan")):
         low, high = np.percentile(one.image.data[::2, ::2], (0.5, 99.5))
         if high - low <= LEAST_RANGE.get(one.image.modality or "", 0.0):
             message = f"{words} shows nothing: 99 % of its values lie between {low:g} and {high:g}"
             raise RegweaveError("E147", message, "name the series that shows the patient")
         seen.append(field_of_view(one.image) if one.image.modality == "ct" else None)
-    if today.modality == plan.modality == "CT":
-        mapped = hounsfield_map(today.image, plan.image, seen[0])
-    if mapped is not None:
+    two_ct = today.modality == plan.modality == "CT"
+    if two_ct and (found := hounsfield_map(today.image, plan.image, seen[0])) is not None:
+        mapped = f"{found[0]:.2f} × value {found[1]:+.0f}"
         notices.warn(
-            f"W236: the values of today's scan are no Hounsfield units; by its histogram they are taken as "
-            f"{mapped.words}"
+            f"W236: the values of today's scan are no Hounsfield units; by its histogram they are taken as {mapped}"
         )
-        today = replace(today, image=mapped.of(today.image))
+        data = today.image.data * np.float32(found[0]) + np.float32(found[1])
+        today = replace(today, image=replace(today.image, data=data))
     on_part("patient in today's scan", 0.2)
     now = replace(working_scan(today, seen[0]), mapped=mapped)
     on_part("patient in the plan", 0.6)
@@ -408,25 +408,7 @@ LEAST_GAIN = 0.1  # The overlap of the histograms must grow by this, or the valu
 LEAST_SHIFT_HU = 80.0  # Water or air must be off by this; scanners and phantoms differ by less
 
 
-@dataclass(frozen=True)
-class HounsfieldMap:
-    """Hounsfield units as ``slope`` times a value plus ``offset``."""
-
-    slope: float
-    offset: float
-
-    @property
-    def words(self) -> str:
-        """The map as a formula."""
-        return f"{self.slope:.2f} × value {self.offset:+.0f}"
-
-    def of(self, image: Volume) -> Volume:
-        """Return a scan in Hounsfield units."""
-        data = image.data * np.float32(self.slope) + np.float32(self.offset)
-        return Volume(data.astype(np.float32, copy=False), image.geometry, image.modality)
-
-
-NO_MAP = HounsfieldMap(1.0, 0.0)
+HounsfieldMap = tuple[float, float]  # Hounsfield units as the first times a value plus the second
 
 
 def hounsfield_map(today: Volume, plan: Volume, measured: NDArray[np.bool_] | None = None) -> HounsfieldMap | None:
@@ -435,17 +417,16 @@ def hounsfield_map(today: Volume, plan: Volume, measured: NDArray[np.bool_] | No
     Both are CT of one patient, the plan in Hounsfield units. Only ``measured`` pixels (X, Y) of today count. Values can
     stay, too, if their negative ones overflowed: `tissue_values` mends that.
     """
-    wanted = _shares(_sample(_overflown_as_air(plan), None), NO_MAP)
+    wanted = _shares(_sample(_overflown_as_air(plan), None), (1.0, 0.0))
     values, mended = (_sample(image, measured) for image in (today, _overflown_as_air(today)))
 
     def overlap(one: HounsfieldMap, values: Float64Array = values) -> float:
         return float(np.minimum(wanted, _shares(values, one)).sum())
 
-    best = max((HounsfieldMap(float(a), float(b)) for a in SLOPES for b in OFFSETS_HU), key=overlap)
-    near = [HounsfieldMap(best.slope + a, best.offset + b) for a in NEAR_SLOPES for b in NEAR_OFFSETS_HU]
-    best = max(near, key=overlap)
-    off = max(abs(hu - (hu - best.offset) / best.slope) for hu in (0.0, -1000.0))
-    as_it_is = max(overlap(NO_MAP), overlap(NO_MAP, mended))
+    slope, offset = max(((float(a), float(b)) for a in SLOPES for b in OFFSETS_HU), key=overlap)
+    best = slope, offset = max(((slope + a, offset + b) for a in NEAR_SLOPES for b in NEAR_OFFSETS_HU), key=overlap)
+    off = max(abs(hu - (hu - offset) / slope) for hu in (0.0, -1000.0))
+    as_it_is = max(overlap((1.0, 0.0)), overlap((1.0, 0.0), mended))
     return best if overlap(best) >= as_it_is + LEAST_GAIN and off >= LEAST_SHIFT_HU else None
 
 
@@ -465,7 +446,7 @@ def _sample(image: Volume, measured: NDArray[np.bool_] | None) -> Float64Array:
 
 def _shares(values: Float64Array, used: HounsfieldMap) -> Float64Array:
     """Blurred histogram of mapped values, in which air and all else weigh the same for every scan."""
-    below = np.searchsorted(values, (EDGES_HU - used.offset) / used.slope) / len(values)
+    below = np.searchsorted(values, (EDGES_HU - used[1]) / used[0]) / len(values)
     counts = ndimage.gaussian_filter1d(np.diff(below), BLUR_HU / STEP_HU, mode="constant")
     air = EDGES_HU[:-1] < AIR_BELOW_HU
     shares = np.where(air, AIR_SHARE, 1.0 - AIR_SHARE)

@@ -280,7 +280,7 @@ def whole_pair(
     return WholePair(
         plan=_series_words(plan.series), today=_series_words(today.series), overlap_percent=100 * overlap,
         frames="the same frame of reference" if same else "different frames of reference",
-        today_values=from_file if today.mapped is None else f"HU by {today.mapped.words}",
+        today_values=f"HU by {today.mapped}" if today.mapped else from_file,
         field_of_view="part of the patient" if today.seen is not None else "whole patient",
         missing_ends=missing_ends(today, plan, start.transform), start=start.method,
         similarity_headers=_known(start.headers), similarity_before=_known(start.chosen),

@@ -176,7 +176,7 @@ def unbiased(maps: Sequence[Transform], grid: Geometry) -> tuple[list[Transform]
         bias = float(np.sqrt((shift**2).sum(axis=0)).mean() / grid.spacing_mm.mean())
         if bias <= MOST_BIAS or left == 0:
             break
-        back = invert(Transform(Field(shift, grid)), grid).transform
+        back = invert(Transform(Field(shift, grid)), grid)[0]
         done = side_by_side(partial(_after, back, grid), done)
     return done, bias
 
@@ -214,7 +214,7 @@ def _write(
     for one, path in zip(people, maps, strict=True):
         there = Transform(path.field, path.affine, Ends("fixed_to_moving", template.geometry, one.image.geometry))
         io.write_transform(folder / "transforms" / f"{one.id}.h5", there)
-        io.write_transform(folder / "transforms" / f"{one.id}_inverse.h5", invert(there).transform)
+        io.write_transform(folder / "transforms" / f"{one.id}_inverse.h5", invert(there)[0])
         if (own := reading.labels(one.row.get("labels"), one.image.geometry)) is not None:
             labels.append(warp_labels(own, path))
     if len(labels) == len(people):

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.spatial.intensity import enclosed, histogram
+from regweave import _core
 from regweave.types import Float32Array, LabelMap, Volume
 
 BINS = 256
@@ -15,7 +15,8 @@ def body_mask(image: Volume, labels: LabelMap | None = None) -> NDArray[np.bool_
 
     ``labels`` are structures on the same grid, which always count as body. All True where the image has one value only.
     """
-    mask = enclosed(bright_mask(image), ENCLOSED)
+    bright = np.ascontiguousarray(bright_mask(image)).view(np.uint8)
+    mask = np.asarray(_core.enclosed(bright, ENCLOSED)).view(np.bool_)
     return mask if labels is None else mask | (labels.data != 0)
 
 
@@ -29,7 +30,7 @@ def bright_mask(image: Volume) -> NDArray[np.bool_]:
 
 def _otsu(data: Float32Array, low: float, high: float) -> float:
     edges = np.linspace(low, high, BINS + 1)
-    counts = histogram(data, edges)
+    counts = _core.histogram(np.ascontiguousarray(data, dtype=np.float32), edges)
     share = counts / counts.sum()
     centres = (edges[:-1] + edges[1:]) / 2
     below, mean = np.cumsum(share), np.cumsum(share * centres)

@@ -45,38 +45,32 @@ ROUNDING_MM = 1e-9
 
 @dataclass(frozen=True)
 class SurfaceDistances:
-    """Distances (N,) and (M,) from one surface to another and back, and the area of each."""
+    """Distances (N,) from one surface to another with the area of each, and the same (M,) back."""
 
-    there_mm: Float64Array
-    back_mm: Float64Array
-    there_mm2: Float64Array
-    back_mm2: Float64Array
+    there: tuple[Float64Array, Float64Array]
+    back: tuple[Float64Array, Float64Array]
 
     @property
     def hd95_mm(self) -> float:
         """The larger of the two directed 95th percentiles; NaN where a mask is empty."""
-        if self.there_mm.size == 0:
+        if self.there[0].size == 0:
             return float("nan")
-        return max(_percentile(d, area, 95.0) for d, area in zip(*self._both, strict=True))
+        return max(_percentile(d, area, 95.0) for d, area in (self.there, self.back))
 
     @property
     def mean_mm(self) -> float:
         """Mean distance to agreement: the mean of the two directed means; NaN where a mask is empty."""
-        if self.there_mm.size == 0:
+        if self.there[0].size == 0:
             return float("nan")
-        there, back = (np.average(d, weights=w) for d, w in zip(*self._both, strict=True))
+        there, back = (np.average(d, weights=w) for d, w in (self.there, self.back))
         return float(there + back) / 2.0
 
     def dice(self, tolerance_mm: float) -> float:
         """Surface Dice: the share of both surfaces within a tolerance of the other (Nikolov 2021)."""
-        if self.there_mm.size == 0:
+        if self.there[0].size == 0:
             return float("nan")
-        near = sum(float(area[d <= tolerance_mm + ROUNDING_MM].sum()) for d, area in zip(*self._both, strict=True))
-        return near / float(self.there_mm2.sum() + self.back_mm2.sum())
-
-    @property
-    def _both(self) -> tuple[tuple[Float64Array, Float64Array], tuple[Float64Array, Float64Array]]:
-        return (self.there_mm, self.back_mm), (self.there_mm2, self.back_mm2)
+        near = sum(float(area[d <= tolerance_mm + ROUNDING_MM].sum()) for d, area in (self.there, self.back))
+        return near / float(self.there[1].sum() + self.back[1].sum())
 
 
 def surface_distances(a: ArrayLike, b: ArrayLike, spacing_mm: ArrayLike) -> SurfaceDistances:
@@ -85,12 +79,11 @@ def surface_distances(a: ArrayLike, b: ArrayLike, spacing_mm: ArrayLike) -> Surf
     if first.shape != second.shape:
         raise ValueError(f"masks have shapes {first.shape} and {second.shape}; resample one onto the other")
     if not (first.any() and second.any()):
-        return SurfaceDistances(*(np.empty(0),) * 4)
+        return SurfaceDistances(*((np.empty(0),) * 2,) * 2)
     box = ndimage.find_objects((first | second).astype(np.uint8))[0]
     spacing = np.asarray(spacing_mm, dtype=np.float64)
     nets = [surface_net(np.ascontiguousarray(m[box]).view(np.uint8), tuple(spacing)) for m in (first, second)]
-    (there, there_mm2), (back, back_mm2) = (_directed(*pair) for pair in (nets, nets[::-1]))
-    return SurfaceDistances(there, back, there_mm2, back_mm2)
+    return SurfaceDistances(_directed(*nets), _directed(*nets[::-1]))
 
 
 def _directed(source: Float64Array, target: Float64Array) -> tuple[Float64Array, Float64Array]:

@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, StrictBool
 
 from regweave.io.disk.records import Count, Known, Number, RecordPart, SafeName, Text, Whole
+from regweave.types import LeftOut
 
 REVIEW = "UNAPPROVED – needs review by a qualified person"
 DONE_HERE = "computed here"
@@ -40,13 +41,6 @@ class PropagatedStructure(RecordPart):
     outline_dice: Known = None
     flag: Flag
     reasons: tuple[Text, ...]
-
-
-class NotCarried(RecordPart):
-    """A structure that is not in the set, and why."""
-
-    name: Text
-    reason: Text
 
 
 class WholePair(RecordPart):
@@ -100,8 +94,8 @@ class ClinicSection(RecordPart):
     transform_sha256: Text = "–"
     grid_error_mm: Known = None
     structures: tuple[PropagatedStructure, ...]
-    lost: tuple[NotCarried, ...]
-    left_out: tuple[NotCarried, ...]
+    lost: tuple[LeftOut, ...]
+    left_out: tuple[LeftOut, ...]
     whole: WholePair
     tests: tuple[TestKind, ...]
     tests_source: Text = TESTS_SOURCE

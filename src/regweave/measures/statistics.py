@@ -16,14 +16,6 @@ class Interval(NamedTuple):
     high: float
 
 
-class Counts(NamedTuple):
-    """In how many cases the first of two methods was better, worse, or the same."""
-
-    better: int
-    worse: int
-    equal: int
-
-
 def paired_bootstrap(differences: ArrayLike, groups: Sequence[str], n: int = 2000, seed: int = 0) -> Interval:
     """Estimate a mean difference with a bootstrap interval by patient, the 2.5 and 97.5 percentiles of drawn means.
 
@@ -58,11 +50,11 @@ def paired_bootstrap(differences: ArrayLike, groups: Sequence[str], n: int = 200
     return Interval(mean, float(low), float(high))
 
 
-def count_better(differences: ArrayLike) -> Counts:
-    """Count differences above, below and at zero; NaN counts nowhere."""
+def count_better(differences: ArrayLike) -> dict[str, int]:
+    """Count differences above, below and at zero, ``better``, ``worse`` and ``equal``; NaN counts nowhere."""
     values = np.asarray(differences, dtype=np.float64)
     better, worse = int((values > 0).sum()), int((values < 0).sum())
-    return Counts(better, worse, int((~np.isnan(values)).sum()) - better - worse)
+    return {"better": better, "worse": worse, "equal": int((values == 0).sum())}
 
 
 def patients_of(group: str) -> tuple[str, ...]:

@@ -194,7 +194,7 @@ class SavedImages:
     def inverse(self) -> Transform:
         """Its inverse, computed where no file holds it and the transform names the grid it leads to."""
         if not is_file(self.folder / FILES["inverse"]) and self.transform.ends is not None:
-            return invert(self.transform).transform
+            return invert(self.transform)[0]
         return self._transform("inverse")
 
     @cached_property

@@ -108,13 +108,10 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
             jacobian = determinant(transform.field, kernels=kernels)
             numbers = regularity(jacobian, inside(pair.fixed))
             del jacobian  # beside the inverse there is no room
-            inversion = invert(transform, pair.moving.geometry, kernels=kernels)
+            inverse, residual_mm = invert(transform, pair.moving.geometry, kernels=kernels)
         with report.stage("measure"):
-            inverse, error = (
-                inversion.transform,
-                InverseError.of_residual(inversion.residual_mm, checking.counted_body(pair.moving)),
-            )
-            del inversion
+            error = InverseError.of_residual(residual_mm, checking.counted_body(pair.moving))
+            del residual_mm
             inverse_error, consistency_mm = checking.inverse_measures(pair, transform, inverse, error, kernels)
             score = checking.score_of(pair, warped_labels)
             likeness = likeness_of(pair, transform, warped, warped_labels, recipe.bank, rules.reference)
@@ -294,7 +291,7 @@ def turned_job(ready: Prepared, pair: ImagePair, warped: LabelMap | None) -> Job
     start: Any = ready.start
     if not isinstance(start, str) or is_file(start):
         given = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
-        start = invert(given, pair.moving.geometry).transform
+        start = invert(given, pair.moving.geometry)[0]
     guided = job.guided_by is not None  # by the drawn structures of both images, not by those that were warped
     labels = (pair.moving_labels, pair.fixed_labels) if guided else (None, warped)
     return replace(

@@ -235,7 +235,7 @@ def _inverse(one: Transform, here: Geometry | None, name: str) -> Transform:
     if grid is None and one.field.data.any():
         message = f"{name} does not state to which grid it leads, on which its inverse would lie"
         raise UsageError("E115", message, "give the inverse field that the same program wrote")
-    return invert(one, grid or ANYWHERE).transform
+    return invert(one, grid or ANYWHERE)[0]
 
 
 def _load(transform: TransformLike, grid: Geometry | None, *, follow_links: bool) -> Transform:

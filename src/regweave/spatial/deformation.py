@@ -1,6 +1,5 @@
 """Dense fields: composition, resampling, determinants, the numerical inverse, and how well two maps undo each other."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,23 +60,11 @@ def log_deviation(values: Float32Array, least: float, most: float, shift: float 
 PART = 1 << 20  # Numbers that are looked at together
 
 
-@dataclass(frozen=True)
-class Inversion:
-    """The numerical inverse of a transform, from moving to fixed points, and the error that remains.
-
-    ``residual_mm`` (X, Y, Z) is that at each voxel of the moving grid, in fixed space. The caller decides whether it
-    matters: a voxel of air is not one of an organ.
-    """
-
-    transform: Transform
-    residual_mm: Float32Array
-
-
 def invert(
     transform: Transform, geometry: Geometry | None = None, *, max_iter: int = 50, tolerance_mm: float = 1e-3,
     kernels: Any = _core,
-) -> Inversion:  # fmt: skip
-    """Invert a transform on the moving grid by Newton's method.
+) -> tuple[Transform, Float32Array]:  # fmt: skip
+    """Invert a transform on the moving grid by Newton's method; return the error that remains too, (X, Y, Z) in mm.
 
     Each voxel q solves ``affine · (p + u(p)) = q`` for p by at most ``max_iter`` damped Newton steps on the trilinear
     field u, that of the knots where the transform has any, until its error in fixed space is below ``tolerance_mm``.
@@ -95,7 +82,7 @@ def invert(
     back = inverse_of(transform.affine)
     ends = None if transform.ends is None else transform.ends.turned()
     if not field.data.any():  # a linear map has an exact inverse
-        return Inversion(Transform(Field.zero(geometry), back, ends), np.zeros(geometry.shape, dtype=np.float32))
+        return Transform(Field.zero(geometry), back, ends), np.zeros(geometry.shape, dtype=np.float32)
     displacement, residual = kernels.invert(
         to_voxels(field),
         matrix,
@@ -106,7 +93,7 @@ def invert(
     )
     residual *= np.float32(fixed.spacing_mm.max())
     shifts = Field(turn_in_place(displacement, geometry.affine[:3, :3]), geometry)
-    return Inversion(Transform(shifts, back, ends), residual)
+    return Transform(shifts, back, ends), residual
 
 
 def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = _core) -> Float32Array:

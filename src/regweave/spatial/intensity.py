@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave import _core
-from regweave.types import Float32Array, Float64Array, Image, IntArray, Modality, Volume
+from regweave.types import Float32Array, Image, Modality, Volume
 
 Window = tuple[float, float]
 
@@ -37,11 +37,6 @@ def apply_window(image: Float32Array, window: Window) -> Float32Array:
     return _core.window(solid, low, high).reshape(values.shape)
 
 
-def histogram(image: Float32Array, edges: Float64Array) -> IntArray:
-    """Count the voxels between each two edges, which ascend in about equal steps; the last bin has both of its ends."""
-    return np.asarray(_core.histogram(np.ascontiguousarray(image, dtype=np.float32), edges))
-
-
 def inside(image: Volume) -> NDArray[np.bool_] | None:
     """Voxels that a mask lets count, (X, Y, Z); None without a mask, or where it holds the whole image."""
     if not isinstance(image, Image) or image.mask is None:
@@ -59,8 +54,3 @@ def extrapolated(image: Volume) -> Float32Array:
         return image.data
     nearest = ndimage.distance_transform_edt(~found, return_distances=False, return_indices=True)
     return np.asarray(image.data[tuple(nearest)])
-
-
-def enclosed(mask: NDArray[np.bool_], axes: int) -> NDArray[np.bool_]:
-    """Add the voxels between two of the mask along that many axes."""
-    return np.asarray(_core.enclosed(np.ascontiguousarray(mask).view(np.uint8), axes)).view(np.bool_)

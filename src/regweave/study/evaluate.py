@@ -280,7 +280,7 @@ def difference(found: Evaluation, method: str, reference: str, label: str | None
     differences = found.dice(method, label) - found.dice(reference, label)
     groups = [pair.group or pair.id for pair in found.pairs]
     middle, low, high = (records.plain(v) for v in paired_bootstrap(differences, groups))
-    counts, n = count_better(differences)._asdict(), int((~np.isnan(differences)).sum())
+    counts, n = count_better(differences), int((~np.isnan(differences)).sum())
     return Difference(method=method, label=label, n=n, mean=middle, low=low, high=high, **counts)
 
 

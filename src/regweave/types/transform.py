@@ -123,7 +123,7 @@ class Transform:
         """
         from regweave.spatial.deformation import invert
 
-        return invert(self, geometry).transform
+        return invert(self, geometry)[0]
 
     def save(self, path: str | Path) -> None:
         """Write an ITK transform, .h5, .tfm or .txt, that ITK, ANTs and 3D Slicer read; `load` reads it back."""

@@ -27,7 +27,7 @@ from regweave.run.register import register
 from regweave.spatial.warp import voxel_matrix
 from regweave.training import refinement as search
 from regweave.training.options import TrainOptions
-from regweave.training.predictor_fits import PredictorFits, Predictors, SegmentedImage
+from regweave.training.predictor_fits import Predictors, SegmentedImage
 from regweave.training.refinement import RefinementWeights
 from regweave.training.run import fit_model
 from regweave.types import Geometry, Image, ImagePair, StructureMaps, WeightTable
@@ -52,12 +52,10 @@ class Recorded(Predictors):
     """Predictors that keep the names of the images they are fitted to, instead of fitting."""
 
     def __init__(self, images, pairs):
-        super().__init__(images, self, pairs)
-        self.fitted = []
+        super().__init__(images, pairs, SimpleNamespace(costly=False), (0, 1), "mr", Reading())
+        vars(self)["fitted"] = []
 
-    kind = SimpleNamespace(costly=False)
-
-    def __call__(self, images, like):
+    def fit(self, images, like):
         self.fitted.append(({i.image for i in images}, like))
         return SimpleNamespace(n=len(self.fitted))
 
@@ -320,7 +318,7 @@ def test_training_weighs_them_by_pairs_whose_patients_the_predictor_has_not_seen
     """Every registration that is tried gets a predictor without the pair's patient, and none gets the model's own."""
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     handed: dict[str, set[str]] = {}
-    fit = PredictorFits._fit
+    fit = Predictors._fit
 
     def watched(self, images, like, checkpoint):
         found = fit(self, images, like, checkpoint)
@@ -330,7 +328,7 @@ def test_training_weighs_them_by_pairs_whose_patients_the_predictor_has_not_seen
     def content(predictor):
         return str(predictor.save().to_json()["perceptron"])
 
-    monkeypatch.setattr(PredictorFits, "_fit", watched)
+    monkeypatch.setattr(Predictors, "_fit", watched)
     tried = []
     monkeypatch.setattr(runner, "score_dice", lambda task: (tried.append(task.model), score_dice(task))[1])
     told: list[str] = []

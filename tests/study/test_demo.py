@@ -7,7 +7,7 @@ from making import evaluation
 from phantoms import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import read_labels
-from regweave.io.disk.records import DEMO, read_record
+from regweave.io.disk.records import DEMO, read_record, write_record
 from regweave.jobs.table import read_pairs
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
@@ -83,7 +83,7 @@ def test_the_shares_of_each_class_and_the_way_through_a_file(tmp_path):
     assert list(found.shares) == ["background", "organ"]
     assert found.uniform == ["background"]
     assert found.shares["organ"] == {"sad": 0.75, "mi": 0.25}
-    found.write(tmp_path)
+    write_record(tmp_path / DEMO, found.model_dump())
     assert read_record(DemoSummary, tmp_path / DEMO) == found
     assert found.shown == {"b": 0.8, "a": 0.9}
 

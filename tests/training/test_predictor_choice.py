@@ -14,7 +14,7 @@ from regweave.jobs.table import PairFiles
 from regweave.predictors import Choice, Examples, Parts
 from regweave.registry import Options
 from regweave.training.options import TrainOptions
-from regweave.training.predictor_fits import PredictorFits, Predictors, SegmentedImage, choose_predictors, with_record
+from regweave.training.predictor_fits import Predictors, SegmentedImage, choose_predictors, with_record
 from regweave.training.run import train
 from regweave.training.state import TrainingLog
 from regweave.types import Geometry, LabelMap, Volume
@@ -90,7 +90,7 @@ def of(name: str, people: int = PEOPLE) -> Predictors:
         SegmentedImage(Path(str(n)), Path(str(n)), Geometry(SHAPE, np.eye(4)), frozenset({p})) for n, p in numbers
     ]
     pairs = [PairFiles(f"p{n}", *[Path("x")] * 4, f"p{n}") for n in range(people)]
-    return Predictors(images, PredictorFits(Choice(name), (0, 1), "mr", Files()), pairs)
+    return Predictors(images, pairs, Choice(name), (0, 1), "mr", Files())
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from regweave.io import image_sha256
 from regweave.jobs.table import PairFiles
 from regweave.predictors import Choice
 from regweave.run.read import Reading
-from regweave.training.predictor_fits import COSTLY_PARTS, PredictorFits, Predictors, SegmentedImage
+from regweave.training.predictor_fits import COSTLY_PARTS, Predictors, SegmentedImage
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -30,10 +30,10 @@ def images(training_list) -> list[SegmentedImage]:
 
 
 @pytest.fixture
-def fits(tmp_path) -> PredictorFits:
-    return PredictorFits(
-        Choice("perceptron", {"samples": 1000, "steps": 5}), tuple(range(7)), "mr", Reading(), store=tmp_path / "store"
-    )
+def fits(images, tmp_path) -> Predictors:
+    pairs = [PairFiles(f"p{n}", *["x"] * 4, f"g{n}") for n in range(4)]
+    quick = Choice("perceptron", {"samples": 1000, "steps": 5})
+    return Predictors(images, pairs, quick, tuple(range(7)), "mr", Reading(), store=tmp_path / "store")
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def fitted(monkeypatch) -> list:
 
 
 def test_the_same_fit_is_taken_from_the_store(images, fits, fitted):
-    first = fits(images, None)
-    again = replace(fits)(images, None)
+    first = fits.fit(images, None)
+    again = replace(fits).fit(images, None)
     assert len(fitted) == 1
     assert again.save().identity() == first.save().identity()
     volume = Reading().image(images[0].image)
@@ -60,22 +60,22 @@ def test_the_same_fit_is_taken_from_the_store(images, fits, fitted):
 
 
 def test_other_images_patients_seed_or_options_are_other_fits(images, fits, fitted):
-    first = fits(images, None)
-    fits(images[:-1], None)
+    first = fits.fit(images, None)
+    fits.fit(images[:-1], None)
     changed = replace(images[0], sha256=("0" * 64, images[0].sha256[1]))
-    fits([changed, *images[1:]], None)
-    fits([replace(images[0], patients=frozenset({"other"})), *images[1:]], None)
-    replace(fits, seed=1)(images, None)
-    replace(fits, kind=Choice("perceptron", {"samples": 1000, "steps": 5, "hidden": 8}))(images, None)
-    fits(images, first)
+    fits.fit([changed, *images[1:]], None)
+    fits.fit([replace(images[0], patients=frozenset({"other"})), *images[1:]], None)
+    replace(fits, seed=1).fit(images, None)
+    replace(fits, kind=Choice("perceptron", {"samples": 1000, "steps": 5, "hidden": 8})).fit(images, None)
+    fits.fit(images, first)
     assert len(fitted) == 7
 
 
 def test_a_damaged_fit_is_made_again(images, fits, fitted, caplog):
-    first = fits(images, None)
+    first = fits.fit(images, None)
     (file,) = fits.store.iterdir()
     file.write_bytes(file.read_bytes()[:200])
-    assert fits(images, None).save().identity() == first.save().identity()
+    assert fits.fit(images, None).save().identity() == first.save().identity()
     assert len(fitted) == 2
     assert "damaged" in caplog.text
 
@@ -90,14 +90,13 @@ def test_a_long_fit_has_a_place_for_where_it_stands_and_says_so(images, fits, mo
         return fit(kind, examples, like, **options)
 
     monkeypatch.setattr(predictors, "fit", slow)
-    replace(fits, tell=told.append)(images, None)
+    replace(fits, tell=told.append).fit(images, None)
     assert told == ["perceptron: 8 images", "perceptron: step 3 of 10, loss 0.2500"]
     assert [p.suffix for p in fits.store.iterdir()] == [".zip"]  # what is finished needs it no more
 
 
-def test_held_out_images_are_segmented_without_their_patients(images, fits, fitted):
-    pairs = [PairFiles(f"p{n}", *["x"] * 4, f"g{n}") for n in range(4)]
-    found = Predictors(images, fits, pairs)
+def test_held_out_images_are_segmented_without_their_patients(fits, fitted):
+    found = fits
     told = found.left_out()
     assert told.n_images == 8
     assert 0 < told.mean_dice < 1
@@ -110,10 +109,8 @@ def test_held_out_images_are_segmented_without_their_patients(images, fits, fitt
 def test_costly_fits_are_few_and_pairs_across_parts_have_none(images):
     fitted = []
 
-    class Costly:
-        kind = SimpleNamespace(costly=True)
-
-        def __call__(self, chosen, like):
+    class Costly(Predictors):
+        def fit(self, chosen, like):
             fitted.append({name for image in chosen for name in image.patients})
             return SimpleNamespace()
 
@@ -121,7 +118,7 @@ def test_costly_fits_are_few_and_pairs_across_parts_have_none(images):
     people = [f"p{n}" for n in range(12)]
     listed = [SegmentedImage("x", "y", geometry, frozenset({p})) for p in (*people, "stranger")]
     pairs = [PairFiles(f"{a}{b}", *["x"] * 4, f"{a}+{b}") for a, b in zip(people[::2], people[1::2], strict=True)]
-    found = Predictors(listed, Costly(), pairs)
+    found = Costly(listed, pairs, SimpleNamespace(costly=True), (0, 1), "mr", Reading())
     for pair in pairs:
         assert found.judges(pair)
         assert found.without(pair) is not None

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from regweave.registration.initial import STRUCTURES
 from regweave.report import training
 from regweave.run.read import Reading
 from regweave.run.resolve import misfits
-from regweave.training.options import TrainOptions, train_table
+from regweave.training.options import TrainJob, train_table
 from regweave.training.run import train as workflow
 from regweave.types import WeightTable
 
@@ -201,10 +201,14 @@ def _cell(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-SENTENCES = {f.name: f.metadata["help"] for f in fields(TrainOptions)}
 CLUSTER = ("tls_ca", "tls_cert", "tls_key", "wait_for_workers")
 OTHERS = (*CLUSTER, "metrics", "loss", "nifti_frame", "nonfinite", "follow_links")
 """Keys of the table ``[train]`` beside the options of a training."""
+TYPED = (
+    "pairs", "output", "preset", "config", "method", "classes", "folds", "predictor", "workers", "scheduler", "device",
+    "resume", "overwrite", "label_names", "fixed_modality", "moving_modality",
+)  # fmt: skip
+"""Options of a training that the command line has."""
 
 
 @app.command(
@@ -216,32 +220,13 @@ OTHERS = (*CLUSTER, "metrics", "loss", "nifti_frame", "nonfinite", "follow_links
         "regweave train train.csv -o weights.zip --predictor auto",
     ),
 )
+@partial(opt.from_fields, only=TYPED)
 def train(
-    pairs: Annotated[Path, typer.Argument(help="List of pairs with masks.", metavar="PAIRS.csv")],
+    job: TrainJob,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Model to write: JSON, or .zip, as a network needs.")],
-    preset: Annotated[str, opt.of_method(help="Settings by name.", autocompletion=opt.complete_preset)] = "default",
-    config: Annotated[
-        Path | None,
-        opt.of_method(help="Settings from a TOML file; its table \\[train] has more options of a training."),
-    ] = None,
-    method: Annotated[str | None, opt.of_method(help=SENTENCES["method"], metavar="lssvm-joint|lssvm|global")] = None,
-    classes: Annotated[str | None, opt.of_input(help=SENTENCES["classes"], metavar="1,2,7")] = None,
-    folds: Annotated[int | None, opt.of_method(help=SENTENCES["folds"])] = None,
-    predictor: Annotated[str | None, opt.of_method(help=SENTENCES["predictor"])] = None,
-    workers: Annotated[int | None, opt.of_machine(help="Processes of this machine.")] = None,
-    scheduler: Annotated[
-        str | None, opt.of_machine(help="Dask scheduler to use instead, tcp://HOST:PORT or tls://HOST:PORT.")
-    ] = None,
-    device: opt.Device = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older model.")] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML page.")] = False,
-    label_names: opt.LabelNames = None,
-    fixed_modality: opt.FixedModality = "auto",
-    moving_modality: opt.MovingModality = "auto",
     as_json: opt.Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")] = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Learn weights of metrics by structure, from masks alone; write a model and its page.
 
@@ -249,25 +234,20 @@ def train(
     Dice of warped masks of patients that were left out. The list has the
     columns id, fixed, moving, fixed_labels and moving_labels. Optional:
     group (the patients of a pair, with + between them), fixed_mask and
-    moving_mask (regions that count). `regweave presets
-    show default` prints all options of the table ``train``.
+    moving_mask (regions that count). The table ``train`` of the settings has
+    more options; `regweave presets show default` prints all.
     """
-    shown = TrainingBar(lines=True, shown=not quiet)
+    shown, output = TrainingBar(lines=True, shown=not quiet), Path(str(job.output))
     beside = [] if no_report else [effort_path(output), training.page_path(output)]
-    claims = [require_absent(path, overwrite=overwrite) for path in beside]
-    options: dict[str, Any] = train_table(config, OTHERS)
-    cluster = opt.ClusterOptions(
-        scheduler=scheduler, **{name: options.pop(name) for name in CLUSTER if name in options}
-    ).cluster
-    given = {"method": method, "classes": opt.parse_values(classes), "folds": folds, "predictor": predictor}
-    options |= {name: value for name, value in given.items() if value is not None}
+    claims = [require_absent(path, overwrite=job.overwrite) for path in beside]
+    options = train_table(None if job.config is None else Path(str(job.config)), OTHERS)
+    secured = {name: options.pop(name) for name in CLUSTER if name in options} | {"scheduler": job.scheduler}
+    cluster = opt.ClusterOptions(**secured).cluster
+    typed = {name: getattr(job, name) for name in TYPED} | {"classes": opt.parse_values(job.classes)}
+    options |= {name: value for name, value in typed.items() if value is not None} | {"scheduler": cluster}
     try:
         with shown:
-            model = workflow(
-                pairs, output, preset=preset, config=config, workers=workers, scheduler=cluster, device=device,
-                resume=resume, overwrite=overwrite, on_progress=shown, label_names=label_names,
-                fixed_modality=fixed_modality, moving_modality=moving_modality, **options,
-            )  # fmt: skip
+            model = workflow(**options, on_progress=shown)
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
     if not no_report:

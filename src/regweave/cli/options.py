@@ -13,7 +13,6 @@ import typer
 
 from regweave.config.presets import preset_names, read_table
 from regweave.errors import UsageError
-from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
 from regweave.jobs.workers import WAIT_S, Cluster
@@ -123,13 +122,6 @@ FixedPoints = Annotated[
 MovingPoints = Annotated[
     Path | None, of_input(help="The same places in the moving image, same labels or same order.", metavar="FILE")
 ]
-FixedModality = Annotated[
-    Stated,
-    of_input(
-        help="What the fixed image is: auto (by the histogram), ct, mr, t1, t2, pd, flair, pet or us.", metavar="WORD"
-    ),
-]
-MovingModality = Annotated[Stated, of_input(help="The same for the moving image.", metavar="WORD")]
 LabelNames = Annotated[
     Path | None, of_input(help="Names of the labels, JSON, TSV or ITK-SNAP; by default a file beside the label map.")
 ]
@@ -141,10 +133,6 @@ Strict = Annotated[bool, typer.Option("--strict", help="End with exit status 6 i
 PageDetail = Literal["small", "normal", "full"]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors and warnings only.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
-
-Device = Annotated[
-    str | None, of_machine(help="What computes: cpu (default), cuda, cuda:N, cuda:N,M for several GPUs, or auto.")
-]
 
 
 @dataclass(frozen=True, kw_only=True)

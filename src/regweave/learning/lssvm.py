@@ -180,7 +180,10 @@ def learn(
         convex = Convex(regulariser, options.C, state.psi)
         found = minimise(oracle, convex, options.epsilon, options.max_inner)  # lines 7 to 11
         if _descends(oracle, convex, state.w, found, options):
-            state = _advance(oracle, state, found, options.eta)  # lines 12, 13, 5, 6
+            imputed = _impute(oracle, found.w, options.eta, state.imputed)  # lines 12, 13, 5, 6
+            oracle.restart(found.w)
+            loss = _predict(oracle, found.w)
+            state = _State(found.w, found.slacks, found.epsilon, imputed, loss, found.rounds)
         else:
             state = replace(state, rounds=found.rounds)
         # Slacks are known to ε, so the objective is known to C·ε: a smaller step is no progress.
@@ -195,12 +198,6 @@ def _start(oracle: Oracle, w: Float64Array, eta: float) -> _State:
     upper_bounds = oracle.upper_bounds(w)
     slacks = energies + oracle.values(w)
     return _State(w, slacks, float((energies + upper_bounds - slacks).max()), imputed, predicted_loss)
-
-
-def _advance(oracle: Oracle, state: _State, found: Minimum, eta: float) -> _State:
-    imputed = _impute(oracle, found.w, eta, state.imputed)
-    oracle.restart(found.w)
-    return _State(found.w, found.slacks, found.epsilon, imputed, _predict(oracle, found.w), found.rounds)
 
 
 def _impute(oracle: Oracle, w: Float64Array, eta: float, before: Sequence[Labelling]) -> tuple[Labelling, ...]:

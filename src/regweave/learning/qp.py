@@ -79,8 +79,9 @@ def solve(cuts: Cuts, n_samples: int, w0: Float64Array, C: float, alpha: float, 
     not change a bit of w. ArithmeticError is raised if the optimality conditions are not met to `TOLERANCE`.
     """
     regulariser, rows = Regulariser(w0, alpha, lower), _canonical_rows(cuts)
-    _, renumbered = np.unique(cuts.sample[rows], return_inverse=True)
-    order = _first_seen(cuts.sample[rows])[renumbered]
+    # Samples are numbered by their first row.
+    _, first, renumbered = np.unique(cuts.sample[rows], return_index=True, return_inverse=True)
+    order = first.argsort().argsort()[renumbered]
     canonical = Cuts(order.astype(np.int32), cuts.a[rows], cuts.b[rows])
     found = []
     for settings in ATTEMPTS:
@@ -110,12 +111,6 @@ def _canonical_rows(cuts: Cuts) -> IntArray:
         groups.append((values.tobytes(), mine[first]))
     groups.sort(key=lambda group: group[0])
     return np.concatenate([rows for _, rows in groups], dtype=np.int32) if groups else np.zeros(0, np.int32)
-
-
-def _first_seen(sample: IntArray) -> IntArray:
-    """Rank of each sample, in ascending order of its number, by its first row."""
-    _, first = np.unique(sample, return_index=True)
-    return np.asarray(first.argsort().argsort(), dtype=np.int32)
 
 
 def _run(

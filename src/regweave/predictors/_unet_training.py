@@ -156,7 +156,10 @@ class SegmentedTensors:
             if flat:
                 coarse[n.argmin()] = 0.0
         # All numbers go to the device at once: separate transfers would each wait for the work before them.
-        sent = self._sent(np.concatenate([matrix.T.ravel(), centre, np.maximum(n - 1, 1), coarse.ravel()]))
+        numbers = np.concatenate([matrix.T.ravel(), centre, np.maximum(n - 1, 1), coarse.ravel()])
+        sent = torch.from_numpy(numbers.astype(np.float32))
+        if self.device.type == "cuda":
+            sent = sent.pin_memory().to(self.device, non_blocking=True)
         places = self._places @ sent[:9].view(3, 3) + sent[9:12]
         if elastic:
             smooth = sent[15:].view(1, 3, *knots)
@@ -164,11 +167,6 @@ class SegmentedTensors:
             places = places + smooth[0].permute(1, 2, 3, 0)
         unit = 2 * places / sent[12:15] - 1
         return unit.flip(-1)[None]  # grid_sample takes the last axis first
-
-    def _sent(self, numbers: NDArray[Any]) -> Tensor:
-        """Copy numbers to the device without waiting for it."""
-        here = torch.from_numpy(numbers.astype(np.float32))
-        return here.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else here
 
 
 def _recoloured(image: Tensor, rng: np.random.Generator) -> Tensor:

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from markupsafe import Markup
-
 from regweave.errors import RegweaveError
 from regweave.io import owned_path
 from regweave.io.disk.records import DEMO, INDEX, PAGE_RECORD, PAGES, REPORT, RESULTS, read_record
@@ -15,7 +13,7 @@ from regweave.measures.verdict import Rules, rule_words, tally
 from regweave.report import batch
 from regweave.report.charts import STYLE, box_plot, interval_plot
 from regweave.report.page import asset, render
-from regweave.study.evaluate import MEASURES, WITHHELD, Difference, Evaluation, mean
+from regweave.study.evaluate import MEASURES, WITHHELD, Evaluation, mean
 
 N_WORST = 10
 RESERVED = ("mean", WITHHELD)  # groups of the charts beside the structures
@@ -61,6 +59,9 @@ def _page(found: Evaluation, links: Links, back: tuple[str, str] | None) -> str:
     groups = _groups(found, titles)
     ordered = sorted(methods, key=lambda method: math.inf if math.isnan(means[method]) else -means[method])
     against = {row.method: row for row in found.comparison if row.label is None}
+    differences = ((m, against[m]) for m in ordered if m in against)
+    ends = {m: [math.nan if v is None else v for v in (d.mean, d.low, d.high)] for m, d in differences}
+    forest = [(m, middle, low, high) for m, (middle, low, high) in ends.items()]
     failed = {method: sum(row.error is not None for row in rows) for method, rows in found.by_method.items()}
     apart = found.withheld
     context = {
@@ -75,7 +76,10 @@ def _page(found: Evaluation, links: Links, back: tuple[str, str] | None) -> str:
         "index": INDEX,
         "ladder": [(method, means[method], against.get(method), failed[method]) for method in ordered],
         "before": mean(found.dice(found.reference, when="dice_before")),
-        "forest": _forest(found.reference, {m: against[m] for m in ordered if m in against}),
+        "forest": interval_plot(
+            forest, title=f"Difference of Dice from {found.reference}, 95 % interval by patient",
+            x_label=f"Dice, method − {found.reference}",
+        ) if forest else "",
         "groups": {group: [mean(values) for values in of.values()] for group, of in groups.items()},
         "boxes": box_plot(groups, title="Dice by structure and method", x_label="Dice"),
         "differences": [(row, titles.get(row.label, row.label)) for row in found.comparison if row.label is not None],
@@ -130,12 +134,3 @@ def _groups(found: Evaluation, titles: Mapping[str, str]) -> dict[str, dict[str,
         }
         for title, label in {**means, **{title: label for label, title in titles.items()}}.items()
     }
-
-
-def _forest(reference: str, against: Mapping[str, Difference]) -> Markup:
-    if not against:
-        return Markup()
-    ends = {name: [math.nan if v is None else v for v in (d.mean, d.low, d.high)] for name, d in against.items()}
-    rows = [(name, middle, low, high) for name, (middle, low, high) in ends.items()]
-    title = f"Difference of Dice from {reference}, 95 % interval by patient"
-    return interval_plot(rows, title=title, x_label=f"Dice, method − {reference}")

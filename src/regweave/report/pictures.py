@@ -8,7 +8,7 @@ import webbrowser
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -23,7 +23,6 @@ from regweave.types import Float32Array, LabelArray, LabelMap, Volume
 
 HEIGHT, THUMBNAIL_HEIGHT = 150, 120
 """Pixels of the planes of a card, and of a thumbnail, of which a page may carry hundreds."""
-T = TypeVar("T", bound=np.generic)
 BORDERS = ((90, 200, 255), (255, 225, 60))
 MOST_ROWS = 12  # structures that a card lists; `Result.table` has all
 GAP = 4
@@ -136,7 +135,7 @@ def contoured(result: Any, height: int = 300) -> list[list[NDArray[np.uint8]]]:
         row = []
         for axes in PLANES.values():
             cuts = [
-                _smooth_plane(data, centre, axes, display.geometry.spacing_mm, height)
+                _plane(data, centre, axes, display.geometry.spacing_mm, height, smooth=True)
                 for data in (grey, *(codes == v for v in values for codes in (still, display.labels(moving.data))))
             ]
             picture = np.repeat(np.rint(255 * cuts[0]).astype(np.uint8)[..., None], 3, axis=2)
@@ -157,36 +156,28 @@ def _richest(labels: NDArray[Any], axis: int) -> int:
     return int(best[len(best) // 2])
 
 
-def _smooth_plane(
-    volume: NDArray[Any], centre: Sequence[int], axes: tuple[int, int, int, bool], spacing_mm: Any, height: int
-) -> Float32Array:
-    """Cut a plane and interpolate it at square pixels."""
-    across, down, through, up = axes
-    cut = np.take(volume, centre[through], axis=through).swapaxes(0, 1).astype(np.float32)
-    width = max(1, round(height * cut.shape[1] * spacing_mm[across] / (cut.shape[0] * spacing_mm[down])))
-    grids = [(np.arange(n) + 0.5) * m / n - 0.5 for n, m in zip((height, width), cut.shape, strict=True)]
-    out = ndimage.map_coordinates(cut, np.meshgrid(*grids, indexing="ij"), order=1, mode="nearest")
-    return np.asarray(out[::-1] if up else out)
-
-
 def _grey(data: Float32Array, like: Float32Array) -> Float32Array:
     low, high = np.percentile(like[:: max(1, like.shape[0] // 64)], (1.0, 99.5))
     return np.asarray(np.clip((data - low) / max(high - low, 1e-9), 0, 1), dtype=np.float32)
 
 
 def _plane(
-    volume: NDArray[T], centre: Sequence[int], axes: tuple[int, int, int, bool], spacing_mm: Any,
-    height: int = THUMBNAIL_HEIGHT,
-) -> NDArray[T]:  # fmt: skip
-    """Cut a plane of a volume, with colours or without, and sample it with square pixels."""
+    volume: NDArray[Any], centre: Sequence[int], axes: tuple[int, int, int, bool], spacing_mm: Any,
+    height: int = THUMBNAIL_HEIGHT, *, smooth: bool = False,
+) -> NDArray[Any]:  # fmt: skip
+    """Cut a plane of a volume, with colours or without, and sample or interpolate it at square pixels."""
     across, down, through, up = axes
     cut = np.take(volume, centre[through], axis=through).swapaxes(0, 1)
     pixel_mm = cut.shape[0] * spacing_mm[down] / height
     width = max(1, round(cut.shape[1] * spacing_mm[across] / pixel_mm))
-    rows = np.arange(height) * cut.shape[0] // height
-    columns = np.arange(width) * cut.shape[1] // width
-    out: NDArray[T] = cut[rows[:, None], columns]
-    return out[::-1] if up else out
+    if smooth:
+        grids = [(np.arange(n) + 0.5) * m / n - 0.5 for n, m in zip((height, width), cut.shape, strict=True)]
+        places = np.meshgrid(*grids, indexing="ij")
+        out = ndimage.map_coordinates(cut.astype(np.float32), places, order=1, mode="nearest")
+    else:
+        rows, columns = (np.arange(n) * m // n for n, m in zip((height, width), cut.shape, strict=False))
+        out = cut[rows[:, None], columns]
+    return np.asarray(out[::-1] if up else out)
 
 
 def sheet(planes: Sequence[Sequence[NDArray[np.uint8]]]) -> str:

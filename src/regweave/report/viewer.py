@@ -235,7 +235,7 @@ class Display:
     def of(cls, geometry: Geometry, budget: int = BUDGET, box: Box | None = None) -> Display:
         """Choose axes and shrinking for a grid; a box is cropped first, so that what is left keeps more detail."""
         axes, flipped = body_axes(geometry.direction)
-        shown = _cropped(_turned(geometry, axes, flipped), box)
+        shown = _turned(geometry, axes, flipped, box)
         factors = _factors(shown, budget)
         return cls(axes, flipped, factors, shrink_geometry(shown, factors), box)
 
@@ -322,22 +322,18 @@ def _table(volumes: Sequence[Float32Array]) -> Float32Array:
     return np.asarray(np.interp(even, place, edges), dtype=np.float32)
 
 
-def _turned(geometry: Geometry, axes: tuple[int, int, int], flipped: tuple[bool, bool, bool]) -> Geometry:
-    x, y, z = (geometry.shape[a] for a in axes)
+def _turned(
+    geometry: Geometry, axes: tuple[int, int, int], flipped: tuple[bool, bool, bool], box: Box | None
+) -> Geometry:
+    low, high = np.array([(0, geometry.shape[a]) for a in axes] if box is None else box).T
     turn = np.zeros((4, 4))
     turn[3, 3] = 1.0
     for display, image in enumerate(axes):
         turn[image, display] = -1.0 if flipped[display] else 1.0
         turn[image, 3] = geometry.shape[image] - 1.0 if flipped[display] else 0.0
-    return Geometry((x, y, z), geometry.affine @ turn)
-
-
-def _cropped(geometry: Geometry, box: Box | None) -> Geometry:
-    if box is None:
-        return geometry
-    affine = geometry.affine.copy()
-    affine[:3, 3] = geometry.points(np.array([low for low, _ in box], dtype=np.float64))
-    x, y, z = (high - low for low, high in box)
+    affine = geometry.affine @ turn
+    affine[:3, 3] += affine[:3, :3] @ low
+    x, y, z = (high - low).tolist()
     return Geometry((x, y, z), affine)
 
 

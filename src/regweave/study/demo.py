@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ from pydantic import Field, model_validator
 
 from regweave import notices
 from regweave.config.settings import Settings
-from regweave.io import owned_path
 from regweave.io.disk import records
 from regweave.jobs.table import read_pairs
 from regweave.measures.scores import When
@@ -135,11 +133,6 @@ class DemoSummary(records.RecordPart):
         """Names of the metrics."""
         return list(next(iter(self.shares.values())))
 
-    def write(self, folder: Path) -> None:
-        """Write ``demo.json``."""
-        with owned_path(folder / records.DEMO) as part:
-            part.write_text(json.dumps(self.model_dump(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
     def opening(self) -> str:
         """Return where the scans come from and how they were used."""
         source = f"{self.n_train + self.n_test} phantom patients, each scanned at planning and once more later"
@@ -220,7 +213,7 @@ def assess(
     for row in found.worst(MOST_PAGES):
         keep_registration(found, row, Reading(), results)
     summary = summarise(found, model, len(read_pairs(train)))
-    summary.write(folder)
+    records.write_record(folder / records.DEMO, summary.model_dump())
     return summary
 
 

@@ -6,6 +6,7 @@ settings file and the record of a model are made from these fields.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -56,11 +57,13 @@ class TrainOptions:
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     method: Method = option(
-        "lssvm-joint", "Kind of learning: all classes at once, one at a time as in the paper, or one column for all."
-    )
+        "lssvm-joint", "Kind of learning: all classes at once, one at a time as in the paper, or one column for all.",
+        panel="Method", typed=str | None, metavar="lssvm-joint|lssvm|global", absent=None,
+    )  # fmt: skip
     classes: LabelValues | None = option(
-        None, "Label values to learn; the others become background. By default all, if every label map shows them."
-    )
+        None, "Label values to learn; the others become background. By default all, if every label map shows them.",
+        panel="Input", typed=str | None, metavar="1,2,7",
+    )  # fmt: skip
     withhold: LabelValues | None = option(
         None, "Label values that become background although they could be learned, to evaluate the model with them."
     )
@@ -75,7 +78,9 @@ class TrainOptions:
     rounds: PositiveInt = option(LssvmOptions.rounds, "Number of times that the trajectories are computed.")
     signed: bool = option(LssvmOptions.signed, "Allow negative weights, as the paper does.")
     levels: Levels = option("all", "Levels that are learned and use the learned weights: all, or the finest.")
-    folds: AtLeastTwo = option(3, "Folds by patient; fewer where there are fewer patients.")
+    folds: AtLeastTwo = option(
+        3, "Folds by patient; fewer where there are fewer patients.", panel="Method", typed=int | None, absent=None
+    )
     max_pairs: PositiveInt | None = option(None, "Pairs to learn from, chosen at random; by default all that fit.")
     tune_pairs: PositiveInt = option(24, "Pairs, at most, with which the smoothness is tuned.")
     judge_pairs: AtLeastTwo = option(40, "Pairs, at most, with which weights are tried, judged and learned.")
@@ -89,8 +94,9 @@ class TrainOptions:
     gate: bool = option(True, "Use a learned column only where left-out patients gain by it.")
     seed: NonNegativeInt = option(0, "Seed of the choice of folds, pairs and samples.")
     predictor: str | None = option(
-        "perceptron", "Segmenter used where no labels are given: perceptron, unet, or auto for the better one."
-    )
+        "perceptron", "Segmenter used where no labels are given: perceptron, unet, or auto for the better one.",
+        panel="Method", absent=None,
+    )  # fmt: skip
     predictor_options: Mapping[str, Any] | None = option(None, "Options of the predictor by name; not with auto.")
     effort: Literal["full", "smoke"] = option(
         "full", "With smoke, one value of everything is tried: a test in seconds, not a useful model."
@@ -152,13 +158,15 @@ class TrainOptions:
 class TrainSetup(TrainOptions):
     """Options of a training with the settings of its registrations."""
 
-    preset: str = option("default", "Settings of the registrations, by name.")
-    config: str | Path | Settings | None = option(None, "Settings of the registrations: a TOML file, or settings.")
+    preset: str = option("default", "Settings of the registrations, by name.", panel="Method", complete="preset")
+    config: str | Path | Settings | None = option(
+        None, "Settings of the registrations, TOML. In Python also `Settings`.", panel="Method", typed=Path | None
+    )
     metrics: Metrics | None = option(
         None, 'Members or metrics instead of the bank of the settings: names, "name=weight", or weights by name.'
     )
     loss: str | None = option(None, "Loss on masks instead of that of the settings.")
-    workers: int | None = option(None, "Processes of this machine.")
+    workers: int | None = option(None, "Processes of this machine.", panel="Machine")
 
     @property
     def options(self) -> TrainOptions:
@@ -183,16 +191,19 @@ class TrainJob(TrainSetup, Reading):
     """Request of a training."""
 
     pairs: Pairs = field(kw_only=False, metadata=described(
-        "Pairs with both label maps: a CSV file, a pandas table, rows by column, or tuples of fixed image, moving "
-        "image, fixed labels and moving labels, as files or in memory.",
+        "Pairs with both label maps. A CSV file, a pandas table, rows by column, or tuples of fixed image, moving "
+        "image, fixed labels and moving labels, as files or in memory.", typed=Path, metavar="PAIRS.csv",
     ))  # fmt: skip
     output: str | Path | None = field(kw_only=False, default=None, metadata=described(
-        "Model to write, when all is done. Until then finished registrations are kept in a folder beside it. Without "
-        "it nothing is left on disk.",
+        "Model to write: JSON, or zip as a network needs. Finished registrations are kept in a folder beside it until "
+        "all is done. Without it nothing is left on disk.", typed=Path, flags=("--output", "-o"),
+        absent=inspect.Parameter.empty,
     ))  # fmt: skip
-    scheduler: str | Cluster | None = option(None, "Dask scheduler whose workers are used instead of processes.")
+    scheduler: str | Cluster | None = option(
+        None, "Dask scheduler to use instead, tcp://HOST:PORT or tls://HOST:PORT.", panel="Machine", typed=str | None
+    )
     device: str | None = option(
-        None, "Compute device, as in `regweave.register`; ``cuda:0,1`` stands for several GPUs."
+        None, "Compute device: cpu (default), cuda, cuda:N, cuda:N,M for several GPUs, or auto.", panel="Machine"
     )
     resume: bool = option(
         False, "Continue after a run that was stopped, whose pairs were files; the model is the same, bit for bit."

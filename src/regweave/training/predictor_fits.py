@@ -80,20 +80,32 @@ def within(sizes: Iterable[float], limit: float, rng: np.random.Generator, most:
     return sorted(int(i) for i in order[:n])
 
 
-@dataclass(frozen=True)
-class PredictorFits:
-    """Fits of one kind of predictor to images, each computed once and kept on disk."""
+PARTS = 5  # parts into which the patients are dealt; a pair's predictor leaves out those of its patients
+COSTLY_PARTS = 3  # parts where a fit takes minutes or more
+SCORED_IMAGES = 12  # images whose segmentations are scored, at most
 
+
+@dataclass(frozen=True)
+class Predictors:
+    """Fits of one kind of predictor to the images of a list, each computed once, when it is first used.
+
+    Where a fit is costly as few are made as can be: fewer parts, and none for a pair across two of them.
+    Patients of other pairs than ``pairs`` are never left out.
+    """
+
+    images: Sequence[SegmentedImage]
+    pairs: Sequence[PairFiles]
     kind: Choice  # kind of predictor and its options
     classes: tuple[int, ...]  # label values, 0 first
     modality: Modality  # how intensities are mapped
     reading: Reading
-    seed: int = 0  # draws voxels and images
+    seed: int = 0  # deals the parts, draws voxels and images
     max_memory_mb: float = 1500.0  # images are drawn at random until they fill it
     store: Path | None = None  # folder in which fits are kept, named by a hash of all that they depend on
     tell: Callable[[str], None] = field(default=lambda _: None, compare=False)  # takes a line now and then
+    _known: dict[frozenset[int], Predictor | None] = field(default_factory=dict, init=False, compare=False)
 
-    def __call__(self, images: Sequence[SegmentedImage], like: Predictor | None) -> Predictor:
+    def fit(self, images: Sequence[SegmentedImage], like: Predictor | None) -> Predictor:
         """Fit to images, or take the same fit from the store; ``like`` hands on choices made before.
 
         Raises ValueError where there is no image, or a class is too small to be seen at working resolution.
@@ -104,7 +116,9 @@ class PredictorFits:
         chosen = [images[k] for k in within(sizes, self.max_memory_mb, np.random.default_rng(self.seed))]
         if self.store is None:
             return self._fit(chosen, like, None)
-        key = self._key(chosen, like)
+        seen = [(i.sha256, sorted(i.patients)) for i in chosen]
+        rules = (self.kind, self.classes, self.modality, self.seed, self.reading.to_json())
+        key = content_hash([program_hash(), rules, seen, like])
         file, checkpoint = self.store / f"{key}.zip", self.store / f"{key}.safetensors"
         if file.exists() and (found := self._kept(file)) is not None:
             return found
@@ -123,11 +137,6 @@ class PredictorFits:
             logger.warning("%s is damaged; the predictor is fitted again", file.name)
             return None
 
-    def _key(self, images: Sequence[SegmentedImage], like: Predictor | None) -> str:
-        seen = [(i.sha256, sorted(i.patients)) for i in images]
-        rules = (self.kind, self.classes, self.modality, self.seed, self.reading.to_json())
-        return content_hash([program_hash(), rules, seen, like])
-
     def _fit(self, images: Sequence[SegmentedImage], like: Predictor | None, checkpoint: Path | None) -> Predictor:
         self.tell(f"{self.kind.name}: {len(images)} images")
         read = [i.read(self.reading) for i in images]
@@ -139,31 +148,9 @@ class PredictorFits:
         )  # fmt: skip
         return predictors.fit(self.kind.name, examples, like, **self.kind.options)
 
-
-PARTS = 5  # parts into which the patients are dealt; a pair's predictor leaves out those of its patients
-COSTLY_PARTS = 3  # parts where a fit takes minutes or more
-SCORED_IMAGES = 12  # images whose segmentations are scored, at most
-
-
-class Predictors:
-    """Fits of class predictors to the images of a list, each computed when it is first used.
-
-    Where a fit is costly as few are made as can be: fewer parts, and none for a pair across two of them.
-    Patients of other pairs than ``pairs`` are never left out. The seed deals the parts, and draws images that are
-    scored.
-    """
-
-    def __init__(
-        self, images: Sequence[SegmentedImage], fit: PredictorFits, pairs: Sequence[PairFiles], seed: int = 0
-    ) -> None:
-        self._images, self._fit, self._seed = images, fit, seed
-        self._part = deal_patients(pairs, COSTLY_PARTS if fit.kind.costly else PARTS, seed)
-        self._known: dict[frozenset[int], Predictor | None] = {}
-
-    @property
-    def kind(self) -> Choice:
-        """Kind of predictor and its options."""
-        return self._fit.kind
+    @cached_property
+    def _part(self) -> dict[str, int]:
+        return deal_patients(self.pairs, COSTLY_PARTS if self.kind.costly else PARTS, self.seed)
 
     @cached_property
     def whole(self) -> Predictor:
@@ -171,7 +158,7 @@ class Predictors:
 
         Raises ValueError where a class is too small to be seen at working resolution, or there are no images.
         """
-        return self._fit(self._images, None)
+        return self.fit(self.images, None)
 
     def judges(self, pair: PairFiles) -> bool:
         """Return whether a predictor without the patients of a pair is worth its fit."""
@@ -183,9 +170,9 @@ class Predictors:
 
     def left_out(self) -> LeftOutDice:
         """Score segmentations of some images, each by a predictor without its patients; empty if none could be."""
-        parts = [self._parts(image.patients & self._part.keys()) for image in self._images]
+        parts = [self._parts(image.patients & self._part.keys()) for image in self.images]
         usable = [k for k, of in enumerate(parts) if len(of) == 1]
-        order = np.random.default_rng([self._seed, 1]).permutation(len(usable))
+        order = np.random.default_rng([self.seed, 1]).permutation(len(usable))
         found: dict[int, list[float]] = {}
         n = 0
         for k in (usable[place] for place in sorted(order[:SCORED_IMAGES])):
@@ -193,8 +180,8 @@ class Predictors:
             if predictor is None:
                 continue
             n += 1
-            volume, truth = self._images[k].read(self._fit.reading)
-            shown = [c for c in self._fit.classes[1:] if (truth.data == c).any()]
+            volume, truth = self.images[k].read(self.reading)
+            shown = [c for c in self.classes[1:] if (truth.data == c).any()]
             for c, value in dice(predictor.labels(volume), truth, shown).items():
                 found.setdefault(c, []).append(value)
         means: dict[str, float | None] = {str(c): float(np.mean(values)) for c, values in sorted(found.items())}
@@ -207,9 +194,9 @@ class Predictors:
 
     def _without(self, parts: frozenset[int]) -> Predictor | None:
         if parts not in self._known:
-            left = [i for i in self._images if not parts & self._parts(i.patients & self._part.keys())]
+            left = [i for i in self.images if not parts & self._parts(i.patients & self._part.keys())]
             try:
-                self._known[parts] = self._fit(left, self.whole) if left else None
+                self._known[parts] = self.fit(left, self.whole) if left else None
             except ValueError:
                 self._known[parts] = None
         return self._known[parts]

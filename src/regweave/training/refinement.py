@@ -390,17 +390,12 @@ class RefinementSvm:
 
     def __call__(self, pairs: Sequence[PairFiles]) -> tuple[WeightTable, Preferences]:
         """Columns learned from pairs, and the weight of each member in them relative to the largest common one."""
-        levels, learner = self.learner, self._of_refinement()
-        used = levels.sampled(pairs)
-        found = learner.learn(self.common, used, levels.options.grid()[0]).weights
-        return found, factors_of(self.common, found, [m.name for m in learner.schedule.bank])
-
-    def _of_refinement(self) -> ColumnLearner:
-        """Return the learner of the levels with one level of the refinement's members instead."""
-        options = replace(self.learner.options, method="lssvm-joint", levels="all")
-        schedule = as_level(self.learner.schedule, self.common)
+        levels, schedule = self.learner, as_level(self.learner.schedule, self.common)
+        options = replace(levels.options, method="lssvm-joint", levels="all")
         mark = content_hash([self.common, self.predicted])
-        return replace(self.learner, options=options, schedule=schedule, load=self._load, mark=mark)
+        learner = replace(levels, options=options, schedule=schedule, load=self._load, mark=mark)
+        found = learner.learn(self.common, levels.sampled(pairs), levels.options.grid()[0]).weights
+        return found, factors_of(self.common, found, [m.name for m in schedule.bank])
 
     def _load(self, pair: PairFiles) -> ImagePair:
         """Return a pair whose initial field is the displacement of the levels."""

@@ -57,7 +57,7 @@ from regweave.threads import kernel_threads
 from regweave.training.candidates import CandidateRunner, PairScores, tuning_record
 from regweave.training.columns import ColumnLearner, ColumnSelection, select_columns
 from regweave.training.options import CHOICES, TrainJob, TrainOptions
-from regweave.training.predictor_fits import PredictorFits, Predictors, choose_predictors, segmented_images, with_record
+from regweave.training.predictor_fits import Predictors, choose_predictors, segmented_images, with_record
 from regweave.training.refinement import weigh_refinement
 from regweave.training.state import TrainingLog, TrainingState
 from regweave.types import Geometry, LabelMap, Modality, WeightTable
@@ -351,11 +351,10 @@ def predict_classes(state: TrainingState) -> TrainingState:
     kinds = []
     for name in options.predictors or CHOICES[:1]:
         choice = Choice(name, options.options_of(name))
-        fits = PredictorFits(
-            choice, start.classes, "ct" if bank == "ct" else "mr", state.run.reading, options.seed,
-            options.max_memory_mb, state.run.store, partial(state.log.report, "predictor"),
-        )  # fmt: skip
-        kinds.append(Predictors(images, fits, state.judged, options.seed))
+        kinds.append(Predictors(
+            images, state.judged, choice, start.classes, "ct" if bank == "ct" else "mr", state.run.reading,
+            options.seed, options.max_memory_mb, state.run.store, partial(state.log.report, "predictor"),
+        ))  # fmt: skip
     predictor, choice_record, reason = None, None, "one classifier does not read two modalities"
     taken = kinds[0]
     if bank != "multi":

@@ -203,9 +203,9 @@ def test_a_folder_that_another_process_writes_is_refused_at_once(tmp_path):
 
 
 def write_claimed(path: Path, text: str, meanwhile=lambda: None, **options) -> None:
-    claim = require_absent(path, overwrite=options.get("overwrite", False))
+    require_absent(path, **options)
     meanwhile()
-    with claim.writing(keep=options.get("keep", False)), atomic_path(path) as part:
+    with atomic_path(path) as part:
         part.write_text(text)
 
 

@@ -171,14 +171,15 @@ def signoff(
     the review does not count (E145, status 3). Exit status 1 where a
     structure was refused.
     """
-    claim = None if output is None else require_absent(output, overwrite=overwrite)
+    if output is not None:
+        require_absent(output, overwrite=overwrite)
     results = [Reviewable.read(folder) for folder in result]
     found = []
     for file in files:
         signed = read_signoff(file)
         found.append((signed, require_match(signed, results, file)))
-    if output is not None and claim is not None:
-        with claim.writing(), atomic_path(output) as part:
+    if output is not None:
+        with atomic_path(output) as part:
             part.write_text(collected(found), encoding="utf-8", newline="\n")
     if as_json:
         rows = [

@@ -182,15 +182,15 @@ def convert(
     does a deformable DICOM registration, on a grid of 2 to 5 mm; a linear
     transform becomes a rigid one.
     """
-    claim = io.require_absent(output, overwrite=overwrite)
+    io.require_absent(output, overwrite=overwrite)
     if suffix_of(output) in DICOM_SUFFIXES:
-        direction, content = "fixed_to_moving", _write_dicom(claim, transform, output, reference, planning)
+        direction, content = "fixed_to_moving", _write_dicom(transform, output, reference, planning)
     else:
         grid = None if reference is None else read_stored(reference, "auto", follow_links=follow_links).geometry
         read = io.read_transform(transform, grid, follow_links=follow_links)
         direction = "fixed_to_moving" if read.ends is None else read.ends.direction
         # With a grid, the field is written on that grid.
-        content = _write_transform(claim, read if grid is None else replace(read, knots=None), transform, output)
+        content = _write_transform(read if grid is None else replace(read, knots=None), transform, output)
     convention = CONVENTIONS[direction]
     if as_json:
         facts = {"transform": str(transform), "output": str(output), "content": content, "convention": convention}
@@ -199,7 +199,7 @@ def convert(
         print(f"read  {transform}\n      {convention}\nwrote {output}: {content}\n      {convention}")
 
 
-def _write_transform(claim: io.Claim, transform: Transform, source: Path, output: Path) -> str:
+def _write_transform(transform: Transform, source: Path, output: Path) -> str:
     """Write a transform by the suffix of the output, and return what the file holds."""
     suffix, linear = suffix_of(output), transform.field.geometry is ANYWHERE
     if suffix == ".mat" and not linear:
@@ -208,18 +208,17 @@ def _write_transform(claim: io.Claim, transform: Transform, source: Path, output
     if linear and suffix not in {*WRITTEN_SUFFIXES, ".mat"}:
         message = f"'{source}' is linear and has no grid for a displacement field"
         raise RegweaveError("E115", message, "name the fixed image with --reference")
-    with claim.writing():
-        if linear:
-            write_linear(output, transform.affine, transform.ends)
-            return "affine matrix"
-        if suffix in WRITTEN_SUFFIXES:
-            io.write_transform(output, transform)
-            return "composite: displacement field first, then affine"
-        io.write_displacement(output, io.total_displacement(transform), transform.ends)
+    if linear:
+        write_linear(output, transform.affine, transform.ends)
+        return "affine matrix"
+    if suffix in WRITTEN_SUFFIXES:
+        io.write_transform(output, transform)
+        return "composite: displacement field first, then affine"
+    io.write_displacement(output, io.total_displacement(transform), transform.ends)
     return "displacement in float32, affine included"
 
 
-def _write_dicom(claim: io.Claim, transform: Path, output: Path, today: Path | None, planning: Path | None) -> str:
+def _write_dicom(transform: Path, output: Path, today: Path | None, planning: Path | None) -> str:
     """Write a registration object between two series, and return what it holds."""
     if today is None or planning is None:
         message = "a DICOM registration names two series"
@@ -231,9 +230,8 @@ def _write_dicom(claim: io.Claim, transform: Path, output: Path, today: Path | N
     found = io.read_transform(transform)
     if transform.suffix.lower() not in DICOM_SUFFIXES:
         require_reference(found.ends, fixed.image.geometry, str(transform))
-    with claim.writing():
-        if found.field.geometry is ANYWHERE:
-            write_reg_rigid(output, found.affine, fixed, moving)
-            return "matrix from the moving to the fixed frame, as DICOM stores it"
-        error = write_reg_deformable(output, found, fixed, moving)
+    if found.field.geometry is ANYWHERE:
+        write_reg_rigid(output, found.affine, fixed, moving)
+        return "matrix from the moving to the fixed frame, as DICOM stores it"
+    error = write_reg_deformable(output, found, fixed, moving)
     return f"deformable registration, its grid at most {error:.3f} mm from the transform"

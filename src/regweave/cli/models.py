@@ -239,7 +239,8 @@ def train(
     """
     shown, output = TrainingBar(lines=True, shown=not quiet), Path(str(job.output))
     beside = [] if no_report else [effort_path(output), training.page_path(output)]
-    claims = [require_absent(path, overwrite=job.overwrite) for path in beside]
+    for path in beside:
+        require_absent(path, overwrite=job.overwrite)
     options = train_table(None if job.config is None else Path(str(job.config)), OTHERS)
     secured = {name: options.pop(name) for name in CLUSTER if name in options} | {"scheduler": job.scheduler}
     cluster = opt.ClusterOptions(**secured).cluster
@@ -251,9 +252,8 @@ def train(
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
     if not no_report:
-        with claims[0].writing(), claims[1].writing():
-            write_effort(output, shown.stages)
-            page = training.write_page(output)
+        write_effort(output, shown.stages)
+        page = training.write_page(output)
         if not quiet:
             print(f"page {page}", file=sys.stderr)
     if as_json:

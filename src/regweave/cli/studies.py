@@ -73,10 +73,11 @@ def measure(
     LABELS may be a CSV list with the columns id and labels, and optionally
     image. The table then has the rows of all label maps.
     """
-    claim = None if output is None else require_absent(output, overwrite=overwrite)
+    if output is not None:
+        require_absent(output, overwrite=overwrite)
     rows = run_measure(labels, image, label_names=label_names)
-    if claim is not None and output is not None:
-        with claim.writing(), atomic_path(output) as part, part.open("w", encoding="utf-8", newline="") as stream:
+    if output is not None:
+        with atomic_path(output) as part, part.open("w", encoding="utf-8", newline="") as stream:
             write_tsv(stream, rows)
     if as_json:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
@@ -130,7 +131,7 @@ def _one_file(job: SegmentJob, output: Path, *, overwrite: bool) -> list[dict[st
     if not as_set and suffix_of(output) not in FORMAT_OF:
         message = f"'{output}' has a suffix that is no format of label maps or structure sets"
         raise UsageError("E152", message, f"use {', '.join(FORMAT_OF)} or .dcm, or name a folder")
-    claim = require_absent(output, overwrite=overwrite)
+    require_absent(output, overwrite=overwrite)
     beside = {} if as_set else {
         name: output.with_name(f"{stem_of(output)}.{name}") for name in ("agreement.nii.gz", "posterior.nii.gz", "tsv")
     }  # fmt: skip
@@ -144,12 +145,11 @@ def _one_file(job: SegmentJob, output: Path, *, overwrite: bool) -> list[dict[st
             raise RegweaveError(code, text, "nothing was written")
         done = Path(folder) / "work" / "image"
         labels = read_labels(done / "labels.nii.gz")
-        with claim.writing():
-            if series is None:
-                write_labels(output, labels)
-            else:
-                drawn = StructureSet(contour_labels(labels, series), "atlas", series.frame_uid, series.identity)
-                write_rtstruct(output, drawn, series, source=drawn)
+        if series is None:
+            write_labels(output, labels)
+        else:
+            drawn = StructureSet(contour_labels(labels, series), "atlas", series.frame_uid, series.identity)
+            write_rtstruct(output, drawn, series, source=drawn)
         for name, path in beside.items():
             with atomic_path(path) as part:
                 shutil.copyfile(done / ("labels.tsv" if name == "tsv" else name), part)

@@ -111,16 +111,15 @@ def image(
     brought onto the MOVING grid. A transform of this program states both
     grids, and is refused where it goes the other way.
     """
-    claim = io.require_absent(output, overwrite=overwrite)
+    io.require_absent(output, overwrite=overwrite)
     moved, path, value = bring(
         file, transform, reference, fill=fill, interpolation=interpolation, nonfinite=nonfinite, to=target,
         other_grid=other_grid, nifti_frame=nifti_frame, follow_links=follow_links,
     )  # fmt: skip
-    with claim.writing():
-        if isinstance(moved, TimeSeries):
-            write_time_series(output, moved)
-        else:
-            io.write_image(output, moved)
+    if isinstance(moved, TimeSeries):
+        write_time_series(output, moved)
+    else:
+        io.write_image(output, moved)
     _tell(f"{_direction(path, target, 'image')}, outside = {value:g}", as_json, output, fill=value)
 
 
@@ -144,14 +143,13 @@ def labels(
     With inverse.h5, and the moving image as REFERENCE, FIXED labels are
     brought onto the MOVING grid.
     """
-    claim = io.require_absent(output, overwrite=overwrite)
+    io.require_absent(output, overwrite=overwrite)
     moving = io.read_labels(file, names_path=label_names, nifti_frame=nifti_frame, follow_links=follow_links)
     path = onto_grid(
         transform, reference, to=target, other_grid=other_grid, nifti_frame=nifti_frame, follow_links=follow_links
     )
     warped = warp_labels(moving, path)
-    with claim.writing():
-        io.write_labels(output, warped)
+    io.write_labels(output, warped)
     gone = sorted(set(moving.values()) - set(warped.values()))
     text = f"{_direction(path, target, 'labels')}, {len(warped.values())} labels"
     known = {str(v): moving.name(v) for v in moving.values()}
@@ -187,15 +185,14 @@ def points(
     maps fixed points to moving points. For the other way, give --from moving
     --to fixed and inverse.h5 of the same result.
     """
-    claim = io.require_absent(output, overwrite=overwrite)
+    io.require_absent(output, overwrite=overwrite)
     if source == target:
         raise UsageError("E117", f"points are to go from {source} to {target}", "name two different spaces")
     where, names = io.read_points(file)
     moved = warp_points(
         where, transform, source=source, reference=reference, nifti_frame=nifti_frame, follow_links=follow_links
     )
-    with claim.writing():
-        io.write_points(output, moved, names)
+    io.write_points(output, moved, names)
     text = f"{len(names)} points, from {source} to {target} space, LPS mm"
     _tell(text, as_json, output, points=len(names), source=source, target=target)
 
@@ -237,7 +234,7 @@ def rtstruct(
     set of the new series. What is left out is listed.
     """
     require_dicom_name(output)
-    claim = io.require_absent(output, overwrite=overwrite)
+    io.require_absent(output, overwrite=overwrite)
     require_outside(output, planning, reference)
     names = {} if name_map is None else read_name_map(name_map)
     plan, today = read_series(planning, planning_series), read_series(reference, series)
@@ -248,8 +245,7 @@ def rtstruct(
     with _frames_checked(transform, today, plan.frame_uid, f"'{planning}'"):
         path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid, whole_scan=True)
     moved = carry_set(chosen, plan, path, today)
-    with claim.writing():
-        write_rtstruct(output, moved, today, source=found, names=names)
+    write_rtstruct(output, moved, today, source=found, names=names)
     rows = [
         {
             "name": names.get(one.name, one.name),
@@ -310,9 +306,10 @@ def dose(
     limit of the error.
     """
     require_dicom_name(output)
-    claim = io.require_absent(output, overwrite=overwrite)
+    io.require_absent(output, overwrite=overwrite)
     ends = [] if limit is None else [output.with_name(f"{output.stem}_{end}{output.suffix}") for end in ("low", "high")]
-    claims = [io.require_absent(path, overwrite=overwrite) for path in ends]
+    for end in ends:
+        io.require_absent(end, overwrite=overwrite)
     limits = None
     if limit is not None:
         require_limits(limits := io.read_image(limit), limit)
@@ -331,12 +328,10 @@ def dose(
         io.check_same_grid(path.ends.start, limits.geometry, limit)
     grid = _dose_grid(today.image.geometry, found.volume.geometry)
     warped = warp_image(found.volume, io.read_transform(path, grid), fill=0.0)
-    with claim.writing():
-        write_dose(output, replace(found, volume=warped), today)
+    write_dose(output, replace(found, volume=warped), today)
     if limits is not None:
-        for name, end, taken in zip(ends, range_within(warped, limits), claims, strict=True):
-            with taken.writing():
-                write_dose(name, replace(found, volume=end), today)
+        for end, volume in zip(ends, range_within(warped, limits), strict=True):
+            write_dose(end, replace(found, volume=volume), today)
     low, high = float(warped.data.min()), float(warped.data.max())
     span = f"{low:.4g} to" if low < 0 else "at most"
     text = f"{grid.summary}, {span} {high:.4g} {found.units}"

@@ -1,7 +1,7 @@
 """Input and output: every file is checked here, and every frame becomes LPS millimetres here."""
 
 from regweave.io.disk.files import sha256
-from regweave.io.disk.outputs import Claim, atomic_path, owned_path, prepare_output, require_absent
+from regweave.io.disk.outputs import atomic_path, owned_path, prepare_output, require_absent
 from regweave.io.geometry import check_overlap, check_same_grid, overlap_fraction
 from regweave.io.images import Inspection, image_sha256, inspect_image, names_file, read_image, read_labels
 from regweave.io.labels import read_names, require_names
@@ -11,7 +11,7 @@ from regweave.io.transforms.files import read_transform, smallest_displacement, 
 from regweave.io.write import write_displacement, write_image, write_labels
 
 __all__ = [
-    "Claim", "Inspection", "atomic_path", "check_overlap", "check_same_grid", "fill_value", "image_sha256",
+    "Inspection", "atomic_path", "check_overlap", "check_same_grid", "fill_value", "image_sha256",
     "inspect_image", "names_file", "overlap_fraction", "owned_path", "prepare_output", "read_image", "read_labels",
     "read_names", "read_points", "read_transform", "require_absent", "require_names", "sha256", "smallest_displacement",
     "total_displacement", "write_displacement", "write_image", "write_labels", "write_points", "write_transform",

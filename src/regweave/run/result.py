@@ -321,8 +321,8 @@ class Result(RecordPart):
     def report(self, path: str | Path, *, overwrite: bool = False, page_detail: str = "normal") -> Path:
         """Write the page of the result as one file that needs no other."""
         with _python_words():
-            claim = require_absent(path, overwrite=overwrite)
-        with tempfile.TemporaryDirectory() as folder, claim.writing(), atomic_path(path) as part:
+            require_absent(path, overwrite=overwrite)
+        with tempfile.TemporaryDirectory() as folder, atomic_path(path) as part:
             done = self.write_files(Path(folder), outputs.NEEDED_BY_REPORT)  # a sign-off names their hashes
             done.write_page(Path(folder), page_detail)
             shutil.copyfile(Path(folder) / outputs.FILES["report"], part)

@@ -89,7 +89,7 @@ def train(job: TrainJob) -> Model:
         images, report = Path(name) / "images", job.on_progress or bar
         path = Path(name) / f"model{SUFFIX}" if job.output is None else Path(job.output)
         _require_archive(path, options)
-        claim = require_absent(path, overwrite=job.overwrite)
+        require_absent(path, overwrite=job.overwrite, keep=True)
         listed = pairs_on_disk(job.pairs, images)
         if job.resume and images.exists():
             message = "a training from images in memory cannot be continued"
@@ -102,8 +102,7 @@ def train(job: TrainJob) -> Model:
             Runner(reading, job.workers, job.scheduler, store / "tasks", report, placement) as runner,
         ):
             model = fit_model(listed, settings, options, runner, report, n)
-            with claim.writing(keep=True):
-                model.save(path)
+            model.save(path)
         clear(store, "tasks")
     return model
 

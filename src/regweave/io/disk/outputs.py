@@ -11,12 +11,9 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import stem_of, suffix_of
@@ -145,24 +142,8 @@ def sweep(folder: Path, target: Path | None = None) -> bool:
 # Files
 
 
-@dataclass(frozen=True)
-class Claim:
-    """Identity of the file at an output's name when a command began; nothing else is replaced by what it writes."""
-
-    path: Path
-    before: Identity | None
-
-    @contextmanager
-    def writing(self, *, keep: bool = False) -> Iterator[None]:
-        """Make `atomic_path` respect the claim inside the block.
-
-        With `keep` a finished file whose name was taken meanwhile is kept under another one, which the error names.
-        """
-        token = _claims.set({**_claims.get(), self.path.absolute(): (self, keep)})
-        try:
-            yield
-        finally:
-            _claims.reset(token)
+_claims: dict[Path, tuple[Identity | None, bool]] = {}
+"""By the name of an output: the file that was there when its command began, and whether the new one is always kept."""
 
 
 def _link_new(part: Path, path: Path) -> None:
@@ -176,11 +157,11 @@ def _link_new(part: Path, path: Path) -> None:
         part.replace(path)
 
 
-_claims: ContextVar[Mapping[Path, tuple[Claim, bool]]] = ContextVar("regweave_claims", default=MappingProxyType({}))
+def require_absent(path: str | Path, *, overwrite: bool = False, keep: bool = False) -> None:
+    """Claim the name of an output file: `atomic_path` replaces nothing there but the file of this moment.
 
-
-def require_absent(path: str | Path, *, overwrite: bool = False) -> Claim:
-    """Claim the name of an output file."""
+    With `keep` a finished file whose name was taken meanwhile is kept under another one, which the error names.
+    """
     check_name(path)
     path = Path(path)
     try:
@@ -195,7 +176,7 @@ def require_absent(path: str | Path, *, overwrite: bool = False) -> Claim:
     except OSError as error:
         raise unwritable(path, error) from error
     sweep(path.absolute().parent, path)
-    return Claim(path, before)
+    _claims[path.absolute()] = before, keep
 
 
 @contextmanager
@@ -203,10 +184,10 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary name in the same folder, renamed to `path` when the block ends well.
 
     On any exception, KeyboardInterrupt included, the temporary file is removed and an older file under `path` stays
-    unchanged. An older file is replaced, unless a `Claim` that is being written forbids it.
+    unchanged. An older file is replaced, unless the claim of `require_absent` forbids it.
     """
     path = Path(path)
-    claim, keep = _claims.get().get(path.absolute(), (None, False))
+    claim = _claims.pop(path.absolute(), None)
     try:
         with _part_of(path) as folder:
             part = folder / path.name
@@ -214,13 +195,13 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             with part.open("rb+") as stream:
                 os.fsync(stream.fileno())
             now = _identity(path)
-            if claim is None or (now is not None and now == claim.before):
+            if claim is None or (now is not None and now == claim[0]):
                 part.replace(path)
                 return
             try:
                 _link_new(part, path)
             except FileExistsError:
-                if not keep:
+                if not claim[1]:
                     raise _changed(path) from None
                 kept = path.with_name(f"{stem_of(path)}.kept-{secrets.token_hex(4)}{suffix_of(path)}")
                 _link_new(part, kept)

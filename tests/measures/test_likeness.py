@@ -14,6 +14,7 @@ from regweave.measures.likeness import (
     SHARES,
     Likeness,
     Numbers,
+    _spread,
     likeness_of,
     measure,
     own_reference,
@@ -26,6 +27,7 @@ from regweave.measures.likeness import (
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import default_rules, judge, read_rules
 from regweave.run.register import register
+from regweave.spatial.deformation import PART
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Transform, Volume
 
 GRID = Geometry((20, 18, 16), np.diag([2.0, 2.0, 3.0, 1.0]))
@@ -88,6 +90,13 @@ def test_numbers_are_those_of_a_slow_reference():
             cov = ((a - a.mean()) * (b - b.mean())).mean()
             local.append((cov + 1e-4) / np.sqrt((a.var() + 1e-4) * (b.var() + 1e-4)))
         assert found.structures[value]["contour"] == pytest.approx(np.mean(local), abs=1e-3)
+
+
+def test_samples_of_a_large_image_are_every_nth_of_the_chosen_voxels():
+    chosen = np.random.default_rng(0).random((3, PART)) < 0.3
+    every = np.flatnonzero(chosen)
+    assert np.array_equal(_spread(chosen, 1000), every[:: -(-every.size // 1000) | 1])
+    assert _spread(chosen & False, 1000).size == 0
 
 
 def test_two_modalities_are_compared_by_a_table_and_by_squares():

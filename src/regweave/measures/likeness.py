@@ -20,6 +20,7 @@ from regweave.errors import RegweaveError
 from regweave.io.disk.records import Count, Number, RecordPart, Text, Whole, checked, read_record
 from regweave.io.disk.text import parse_json
 from regweave.io.modality import BankName
+from regweave.spatial.deformation import PART
 from regweave.spatial.intensity import apply_window, default_window, inside
 from regweave.types import Float32Array, Float64Array, ImagePair, IntArray, LabelMap, Transform, Volume
 
@@ -46,7 +47,8 @@ def measure(pair: ImagePair, transform: Transform, warped: Volume, labels: Label
     """Measure a result; ``labels`` are the warped ones, ``same`` says that both images have one modality."""
     fixed, moving = (_window(v, of) for v, of in ((pair.fixed, pair.fixed), (warped, pair.moving)))
     sampled, start = _Sampled(pair, transform, fixed, moving), at_start(pair, transform.affine, fixed, same=same)
-    fixed, moving = np.nan_to_num(fixed), np.nan_to_num(moving)
+    for image in (fixed, moving):  # no copies: beside all images and fields there is no room for them
+        image[np.isnan(image)] = 0
     body = sampled.every(None, MOST_VOXELS)
     f, w = fixed.ravel()[body], moving.ravel()[body]
     seen = (f > f.mean()) | (w > w.mean()) if body.size else np.zeros(0, dtype=bool)
@@ -73,15 +75,14 @@ def measure(pair: ImagePair, transform: Transform, warped: Volume, labels: Label
     structures: dict[int, dict[str, float]] = {}
     if labels is not None:
         values = labels.values()
-        numbers = np.searchsorted(values, labels.data.ravel()) if values else np.zeros(0, dtype=np.intp)
         drawn = (labels.data != 0).ravel()
         within = sampled.every(drawn, MOST_INSIDE)
         rim = sampled.every(_rim(labels.data).ravel() & drawn, MOST_AT_CONTOUR)
-        n = len(values)
+        n, (in_part, of_rim) = len(values), (np.searchsorted(values, labels.data.ravel()[at]) for at in (within, rim))
         a, b = fixed.ravel()[within], moving.ravel()[within]
-        difference = _differences(a, b if same else table[_bins(b)], numbers[within], n) / spread
-        counted, at_rim = np.bincount(numbers[within], minlength=n), np.bincount(numbers[rim], minlength=n)
-        local = np.bincount(numbers[rim], _local(fixed, moving, rim, same=same), n) / np.maximum(at_rim, 1)
+        difference = _differences(a, b if same else table[_bins(b)], in_part, n) / spread
+        counted, at_rim = np.bincount(in_part, minlength=n), np.bincount(of_rim, minlength=n)
+        local = np.bincount(of_rim, _local(fixed, moving, rim, same=same), n) / np.maximum(at_rim, 1)
         for k, value in enumerate(values):
             if counted[k] >= LEAST_VOXELS and at_rim[k] >= LEAST_VOXELS:
                 structures[value] = {"inside": float(difference[k]), "contour": float(local[k]), "n": float(counted[k])}
@@ -103,8 +104,7 @@ class _Sampled:
 
     def every(self, chosen: NDArray[np.bool_] | None, most: int) -> IntArray:
         """Return at most so many of the chosen voxels as flat indices."""
-        index = np.flatnonzero(self.known if chosen is None else self.known & chosen)
-        index = index[:: max(1, -(-index.size // most)) | 1]
+        index = _spread(self.known if chosen is None else self.known & chosen, most)
         shape, grid = self.pair.fixed.geometry.shape, self.pair.moving.geometry
         at = np.stack(np.unravel_index(index, shape), axis=-1)
         start = self.pair.fixed.geometry.points(at.astype(np.float64))
@@ -116,6 +116,17 @@ class _Sampled:
             x, y, z = np.clip(np.rint(there), 0, np.array(grid.shape) - 1).astype(np.intp).T
             found &= mask[x, y, z]
         return np.asarray(index[found])
+
+
+def _spread(chosen: NDArray[np.bool_], most: int) -> IntArray:
+    """Flat indices of at most so many chosen voxels, evenly spread; those of all of a large image may not fit."""
+    flat, step, before = chosen.ravel(), max(1, -(-int(chosen.sum()) // most)) | 1, 0
+    found = []
+    for start in range(0, flat.size, PART):
+        part = np.flatnonzero(flat[start : start + PART])
+        found.append(part[-before % step :: step] + start)
+        before += part.size
+    return np.concatenate(found)
 
 
 def _window(image: Volume, like: Volume) -> Float32Array:
@@ -208,10 +219,11 @@ def at_start(pair: ImagePair, start: Float64Array, fixed: Float32Array, *, same:
     """
     here, there = pair.fixed.geometry, pair.moving.geometry
     known = np.isfinite(fixed) if (mask := inside(pair.fixed)) is None else np.isfinite(fixed) & mask
-    index = np.flatnonzero(known & (fixed > fixed[known].mean(dtype=np.float64))) if known.any() else np.zeros(0, int)
+    if known.any():
+        known &= fixed > fixed[known].mean(dtype=np.float64)
+    index = _spread(known, MOST_TURNED)
     if not index.size:
         return {"covered": 0.0, "turned": 0.0}
-    index = index[:: max(1, -(-index.size // MOST_TURNED)) | 1]
     points = here.points(np.stack(np.unravel_index(index, here.shape), axis=-1).astype(np.float64))
     step = [slice(None, None, max(1, n // 32)) for n in there.shape]
     part = np.nan_to_num(pair.moving.data[tuple(step)])

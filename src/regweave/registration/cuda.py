@@ -28,7 +28,7 @@ from regweave.registration import cpu
 from regweave.registration import forces as continuous
 from regweave.registration.cpu import CPU, VALID_SHARE, StepSearch
 from regweave.registration.forces import DataTerm, Objective, isotropic, stretch
-from regweave.registration.scene import CUT, Channels, ComparedMaps, Scene, View, view_of
+from regweave.registration.scene import CUT, Channels, Scene, View, view_of
 from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.spatial.intensity import apply_window, sampled
 from regweave.spatial.node_classes import FOREGROUND_SHARE, numbers_of
@@ -52,10 +52,6 @@ class GpuImage:
     channels: Channels
     _level: dict[tuple[View, Factors], Any] = field(default_factory=dict)
     _knots: dict[View, Any] = field(default_factory=dict)
-
-    def shows(self, other: Channels) -> bool:
-        """Return whether the image is that of some channels, through the same windows."""
-        return self.channels.image is other.image and self.channels.modality == other.modality
 
     @cached_property
     def data(self) -> Any:
@@ -100,7 +96,6 @@ class CudaScene:
     _numbers: dict[tuple[int, ...], Any]
     _features: dict[str, Any] = field(default_factory=dict, compare=False)
     _maps: dict[str, tuple[Any, Any, Float64Array]] = field(default_factory=dict, compare=False)
-    _known: dict[str, tuple[GpuMetric | None, View]] = field(default_factory=dict, compare=False)
 
     def at(self, resolution: Level | Refine) -> CudaScene:
         """Return the same pair at another resolution."""
@@ -137,25 +132,18 @@ class CudaScene:
 
     def kernels_of(self, member: Member) -> tuple[GpuMetric | None, View]:
         """Return the kernels of a member, None where the host computes it, and how it sees an image."""
-        if member.name not in self._known:
-            metric = find(member.metric)
-            if metric is not None and member.source != "image" and not metric.maps:
-                metric = None
-            self._known[member.name] = (metric, view_of(member))
-        return self._known[member.name]
+        metric = find(member.metric)
+        own = metric is not None and (member.source == "image" or metric.maps)
+        return metric if own else None, view_of(member)
 
     def _moving(self, member: Member, view: View, u: Any) -> tuple[Any, Float64Array]:
         if member.source == "image":
             return self.moving.view(view, self.host.moving_factors), self.host.matrix
         if member.source not in self._maps:
-            maps = self.maps(member.source, u)
+            maps = self.host.maps(member.source, u.numpy())
             fixed, moving = (self.device.queue.upload(m) for m in (maps.fixed, maps.moving))
             self._maps[member.source] = (fixed, moving, maps.matrix)
         return self._maps[member.source][1:]
-
-    def maps(self, source: str, u: Any) -> ComparedMaps:
-        """Return the structure maps of a source, on the host, their channels shared by their places at u."""
-        return self.host.maps(source, u.numpy())
 
     def valid(self, u: Any) -> Any:
         """Weight of each voxel, (X, Y, Z), as `Scene.valid`."""
@@ -336,7 +324,8 @@ class CudaDevice:
         host = Scene.whole(pair, schedule)
         channels = (host.fixed_channels, host.moving_channels)
         kept = self._pair
-        if kept is None or kept[0]() is not pair or not all(i.shows(c) for i, c in zip(kept[1], channels, strict=True)):
+        seen = [c.modality for c in channels]
+        if kept is None or kept[0]() is not pair or [i.channels.modality for i in kept[1]] != seen:
             self._pair = None
             require_memory(self.queue, pair, schedule)
             fixed, moving = (GpuImage(self.kernels, self.queue, c) for c in channels)
@@ -610,15 +599,13 @@ def needed_bytes(pair: ImagePair, schedule: Settings) -> int:
     """Bytes that the levels and a refinement at the finest of them need at once."""
     fixed, moving = (prod(image.geometry.shape) for image in (pair.fixed, pair.moving))
     full = FLOAT * (fixed + moving + 3 * FULL_FIELDS * fixed)
-    return full + max(_step_bytes(pair, schedule, level) for level in schedule.levels_for(pair.fixed.geometry))
-
-
-def _step_bytes(pair: ImagePair, schedule: Settings, level: Level) -> int:
-    """Bytes of one step of a level: images and fields of its size, costs, messages."""
-    geometry = shrink_geometry(pair.fixed.geometry, level.factors(pair.fixed.geometry))
-    nodes = ControlGrid.cover(geometry, level.spacing_mm, level.support).n_nodes
-    volume = nodes * level.labels_per_axis**3 * (FLOAT * len(schedule.bank) + DOUBLE * MESSAGES)
-    return FLOAT * LEVEL_IMAGES * prod(geometry.shape) + volume
+    steps = []  # images and fields of the size of a level, costs, messages
+    for level in schedule.levels_for(pair.fixed.geometry):
+        geometry = shrink_geometry(pair.fixed.geometry, level.factors(pair.fixed.geometry))
+        nodes = ControlGrid.cover(geometry, level.spacing_mm, level.support).n_nodes
+        volume = nodes * level.labels_per_axis**3 * (FLOAT * len(schedule.bank) + DOUBLE * MESSAGES)
+        steps.append(FLOAT * LEVEL_IMAGES * prod(geometry.shape) + volume)
+    return full + max(steps)
 
 
 def free_bytes(queue: Any, needed: int) -> int:

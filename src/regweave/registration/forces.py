@@ -108,7 +108,7 @@ def _weighted(term: DataTerm, classes: ClassWeights, scale: float) -> DataTerm:
     found = classes.of_structures(member)
     if (found == found[0]).all():
         return replace(term, weight=device.laid(scene, None, found[:1], term.weight, scale))
-    factors = scene.maps(member.source, classes.u).weigh(found)
+    factors = scene.host.maps(member.source, device.download(classes.u)).weigh(found)
     channels = tuple(device.upload(np.ascontiguousarray(f)) if f.any() else None for f in factors)
     weight = device.laid(scene, None, np.ones(1, dtype=np.float32), term.weight, scale)
     return replace(term, weight=weight, channels=channels)

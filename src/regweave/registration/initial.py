@@ -177,7 +177,9 @@ class PyramidLevel:
         self.foreground = (fixed.data > fixed.data.mean()).ravel()
         if fixed.weight is not None:
             self.foreground &= fixed.weight.ravel() >= 0.5
-        self.gradient = np.stack([_derivative(moving.data, axis) for axis in range(3)])
+        flat = np.zeros_like(moving.data)  # along an axis of one voxel
+        along = (np.gradient(moving.data, axis=a) if n > 1 else flat for a, n in enumerate(moving.geometry.shape))
+        self.gradient = np.stack(tuple(along)).astype(np.float32, copy=False)
         centre, scale = (np.array(shape) - 1.0) / 2.0, max(shape) / 2.0
         self.to_centred = np.diag([1.0 / scale] * 3 + [1.0])
         self.to_centred[:3, 3] = -centre / scale
@@ -209,7 +211,10 @@ class PyramidLevel:
             theta, match, damping = stepped, found, max(damping, 1e-6)
             if gain < 1e-5 * match.cost:
                 break
-        return affine if rigid else self.to_affine(theta)
+        if rigid:
+            return affine
+        in_voxels = np.vstack([theta @ self.to_centred, [0.0, 0.0, 0.0, 1.0]])
+        return np.asarray(self.moving.geometry.affine @ in_voxels @ inverse_of(self.fixed.geometry.affine))
 
     def motions(self, affine: Float64Array) -> Float64Array:
         """Change of the centred map (12, 6) with three rotations about the middle of the image and three shifts."""
@@ -239,11 +244,6 @@ class PyramidLevel:
         """Return an LPS map as (3, 4) between centred fixed voxels and moving voxels."""
         in_voxels = voxel_matrix(self.fixed.geometry, self.moving.geometry, affine)
         return np.asarray(in_voxels @ inverse_of(self.to_centred))
-
-    def to_affine(self, theta: Float64Array) -> Float64Array:
-        """Return a map as (4, 4) in LPS millimetres."""
-        in_voxels = np.vstack([theta @ self.to_centred, [0.0, 0.0, 0.0, 1.0]])
-        return np.asarray(self.moving.geometry.affine @ in_voxels @ inverse_of(self.fixed.geometry.affine))
 
     def match(self, theta: Float64Array) -> Match:
         """Warp the moving image and compare it with what the fixed one predicts."""
@@ -287,12 +287,6 @@ def coarser(volume: Volume, step_mm: float, *, bone: bool = False) -> Coarse:
     return Coarse(
         shrink(volume.data, factors), shrink_geometry(volume.geometry, factors), weight=weight, emphasis=bright
     )
-
-
-def _derivative(data: Float32Array, axis: int) -> Float32Array:
-    if data.shape[axis] < 2:
-        return np.zeros_like(data)
-    return np.ascontiguousarray(np.gradient(data, axis=axis), dtype=np.float32)
 
 
 def _cauchy(residual: Float64Array, weight: Float64Array) -> float:

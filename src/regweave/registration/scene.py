@@ -239,18 +239,18 @@ class Scene:
 
     def moved_labels(self, u: Float32Array) -> LabelArray:
         """Return the moving labels under the displacement u, nearest voxel, on this level's grid."""
-        assert self.pair.moving_labels is not None
-        labels = self.pair.moving_labels
-        matrix = voxel_matrix(self.geometry, labels.geometry, self.pair.initial)
-        return _nearest(labels, matrix, u)
+        return self._nearest(self.pair.moving_labels, self.pair.initial, u)
 
     def fixed_labels(self) -> LabelArray:
         """Return the fixed labels on this level's grid, nearest voxel."""
-        assert self.pair.fixed_labels is not None
-        labels = self.pair.fixed_labels
-        matrix = voxel_matrix(self.geometry, labels.geometry, np.eye(4))
         zero = np.zeros((3, *self.geometry.shape), dtype=np.float32)
-        return _nearest(labels, matrix, zero)
+        return self._nearest(self.pair.fixed_labels, np.eye(4), zero)
+
+    def _nearest(self, labels: LabelMap | None, affine: Float64Array, u: Float32Array) -> LabelArray:
+        assert labels is not None
+        codes, table = encode(labels.data)
+        warped = np.asarray(_core.warp_nearest(codes, voxel_matrix(self.geometry, labels.geometry, affine), u, 0))
+        return warped if table is None else table[warped]
 
 
 def _features(member: Member, channels: Iterable[Float32Array]) -> Float32Array:
@@ -275,12 +275,6 @@ def _weight(image: Volume, factors: Factors) -> Float32Array | None:
     """Share of each voxel of a level inside the mask; None without one."""
     found = inside(image)
     return None if found is None else shrink(found.astype(np.float32), factors)
-
-
-def _nearest(labels: LabelMap, matrix: Float64Array, u: Float32Array) -> LabelArray:
-    codes, table = encode(labels.data)
-    warped = np.asarray(_core.warp_nearest(codes, matrix, u, 0))
-    return warped if table is None else table[warped]
 
 
 FEW = 8  # So many structures are compared one by one: that is exact however they move
@@ -324,14 +318,6 @@ class Sharing:
             places[found][wide[k]] = k + 1
         return cls(tuple(tuple(sorted(g)) for g in groups), np.stack(places))
 
-    def add_up(self, shares: Float32Array) -> Float32Array:
-        """Sum the maps (K, X, Y, Z) of each channel: (G, X, Y, Z)."""
-        out = np.zeros((len(self.groups), *shares.shape[1:]), dtype=np.float32)
-        for g, group in enumerate(self.groups):
-            for k in group:
-                out[g] += shares[k]
-        return out
-
     def laid(self, weights: Float32Array, shape: Sequence[int]) -> Float32Array:
         """Put weights of structures (K,) where each of them is: (G, X, Y, Z)."""
         out = np.append(np.float32(0), weights)[self.places]
@@ -362,7 +348,9 @@ class ComparedMaps:
         sharing = None if len(fixed.classes) <= FEW else _sharing(grid, fixed, moving, affine, u)
         both = []
         for maps, place in ((fixed, np.eye(4)), (moving, affine)):
-            shares = maps.shares if sharing is None else sharing.add_up(maps.shares)
+            shares = maps.shares
+            if sharing is not None:
+                shares = np.stack([shares[list(group)].sum(axis=0) for group in sharing.groups])
             factors, matrix = _shrinking(grid, maps.geometry, place)
             shrunken = shares if factors == (1, 1, 1) else np.stack([shrink(s, factors) for s in shares])
             both.append((shrunken, matrix))

@@ -135,6 +135,7 @@ def test_nrrd_headers_with_two_readings(tmp_path):
         (None, "sizes: 6 5 4\n", "E113"), (None, "data file: x.raw\ndatafile: y.raw\n", "E113"),
         (None, "spacings: 3 2 2.5\n", "E113"), (None, 'units: "m" "m" "m"\n', "E113"),
         (None, 'space units: "parsec" "mm" "mm"\n', "E102"), (None, 'space units: "mm"\n', "E113"),
+        (None, 'space units: "mm" "mm" "s"\n', "E102"), (None, 'space units: "ms" "mm" "mm"\n', "E102"),
         (None, "colour: red\n", "E102"), (None, "no field at all\n", "E102"), (None, "byte skip: -2\n", "E113"),
         (None, "line skip: 2\n", "E103"), (None, "data file: s%03d.raw 1 8 1\n", "E103"),
         (None, "data file: LIST\n", "E103"), (FRAME.format("RAST"), "", "E103"), (FRAME.format("north"), "", "E102"),

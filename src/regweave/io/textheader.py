@@ -235,8 +235,9 @@ SPACES = {
 UNNAMED = {"scanner-xyz", "3d-right-handed", "3d-left-handed"}
 TIMED = {f"{name}{'t' if len(name) == 3 else '-time'}" for name in (*SPACES, *UNNAMED)}
 UNIT_MM = {
-    "": 1.0, "?": 1.0, "???": 1.0, "mm": 1.0, "millimeter": 1.0, "millimetre": 1.0, "cm": 10.0, "m": 1e3, "meter": 1e3,
-    "metre": 1e3, "um": 1e-3, "µm": 1e-3, "micron": 1e-3, "micrometer": 1e-3, "nm": 1e-6,
+    "": 1.0, "?": 1.0, "???": 1.0, "mm": 1.0, "millimeter": 1.0, "millimeters": 1.0, "millimetre": 1.0,
+    "millimetres": 1.0, "cm": 10.0, "m": 1e3, "meter": 1e3, "meters": 1e3, "metre": 1e3, "metres": 1e3, "um": 1e-3,
+    "µm": 1e-3, "micron": 1e-3, "microns": 1e-3, "micrometer": 1e-3, "micrometers": 1e-3, "nm": 1e-6,
 }  # fmt: skip
 SAME_SPACING = 0.01
 NRRD_MAX_AXES = 16
@@ -388,13 +389,13 @@ def _unit_mm(fields: Fields, in_space: bool, kept: list[int], n_axes: int) -> Fl
     """Return the millimetres of the unit of each axis: of the space, or of the axes where there is no space."""
     if in_space and "units" in fields.values:
         names = fields.words("units", n_axes)
-        if any(UNIT_MM.get(names[axis].removesuffix("s")) != 1.0 for axis in kept):
+        if any(UNIT_MM.get(names[axis]) != 1.0 for axis in kept):
             raise contradiction(fields.subject, "units of axes that lie in a space, which has units itself")
     key = "space units" if in_space else "units"
     if key not in fields.values:
         return np.ones(3)
     names = fields.words(key, _space(fields)[1] if in_space else n_axes)
-    units = [UNIT_MM.get(names[axis].removesuffix("s")) for axis in (range(3) if in_space else kept)]
+    units = [UNIT_MM.get(names[axis]) for axis in (range(3) if in_space else kept)]
     if None in units:
         raise fields.bad(key, "mm, um, cm or m for each axis")
     return np.array(units, dtype=np.float64)

@@ -273,7 +273,7 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
 
 
 def _require_replaceable(folder: Path, given: str | Path, overwrite: bool) -> None:
-    hint = "choose another -o, or remove the folder yourself"
+    hint = "choose another -o, or move away what is there"
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():

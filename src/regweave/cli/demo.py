@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from regweave.cli import options as opt
-from regweave.cli.app import WIDTH, command_line, examples
+from regweave.cli.app import WIDTH, command_line
 from regweave.cli.tables import text_table
 from regweave.errors import EXIT_SOME_FAILED, Cancelled
 from regweave.io import prepare_output
@@ -25,7 +25,7 @@ from regweave.training.run import train
 app = command_line()
 
 
-@app.command(epilog=examples("regweave demo", "regweave demo --seed 5 -o my-demo"))
+@app.add("regweave demo", "regweave demo --seed 5 -o my-demo")
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")] = Path("demo-output"),
     seed: Annotated[int, opt.of_method(help="Chooses the phantoms.", min=0)] = 0,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from regweave.cli import options as opt
-from regweave.cli.app import command_line, examples, resumable, usual
+from regweave.cli.app import command_line, resumable, usual
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, EXIT_VERDICT, RegweaveError, UsageError
 from regweave.io.disk.records import REPORT, RESULTS
@@ -22,13 +22,11 @@ from regweave.study.evaluate import EvaluateJob, Evaluation, keep_registration
 app = command_line()
 
 
-@app.command(
+@app.add(
+    "regweave evaluate test.csv -o out --model weights.json",
+    "regweave evaluate test.csv -o out --baselines --train-pairs train.csv",
     cls=usual(
         "output resume pages strict quiet models baselines preset config train_pairs label_names classes workers device"
-    ),
-    epilog=examples(
-        "regweave evaluate test.csv -o out --model weights.json",
-        "regweave evaluate test.csv -o out --baselines --train-pairs train.csv",
     ),
 )
 @partial(opt.from_fields, rare=True)

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from regweave.cli import options as opt
-from regweave.cli.app import command_line, examples, usual
+from regweave.cli.app import command_line, resumable, usual
 from regweave.cli.tables import short, text_table
-from regweave.errors import Cancelled, UsageError
+from regweave.errors import UsageError
 from regweave.io import require_absent
 from regweave.model import shipped_models
 from regweave.model.model import Model, card_text, models, patients, predictor_facts, predictor_text, signed
@@ -37,7 +37,7 @@ group = command_line(help="List the models of the package, find one that fits an
 app.add_typer(group, name="models")
 
 
-@group.command("list", epilog=examples("regweave models list"))
+@group.add("regweave models list", name="list")
 def list_(*, as_json: opt.Json = False) -> None:
     """List the models that come with the package, one line each; `regweave models show NAME` has the card."""
     shipped = models()
@@ -51,7 +51,7 @@ def list_(*, as_json: opt.Json = False) -> None:
     print("(default)       no model; `--model NAME` uses one")
 
 
-@group.command(epilog=examples("regweave models show weights.json"))
+@group.add("regweave models show weights.json")
 def show(models: ModelArgument, *, as_json: opt.Json = False) -> None:
     """Print the card of each model, the weight of each member for each class, and the record of the training."""
     read = {path: Model.load(path) for path in models}
@@ -61,7 +61,7 @@ def show(models: ModelArgument, *, as_json: opt.Json = False) -> None:
     print(json.dumps(content, indent=1, ensure_ascii=False) if as_json else text)
 
 
-@group.command(epilog=examples("regweave models compare mine.json theirs.json"))
+@group.add("regweave models compare mine.json theirs.json")
 def compare(models: ModelArgument, *, as_json: opt.Json = False) -> None:
     """Print the weights of two or more models side by side, with the differences from the first."""
     if len(models) < 2:
@@ -95,7 +95,7 @@ def compare(models: ModelArgument, *, as_json: opt.Json = False) -> None:
     print("\n" + text_table("class member", header, lines))
 
 
-@group.command(epilog=examples("regweave models suggest t1.nii.gz", "regweave models suggest ct.nii.gz mine.json"))
+@group.add("regweave models suggest t1.nii.gz", "regweave models suggest ct.nii.gz mine.json")
 def suggest(
     image: Annotated[Path, typer.Argument(help="Image to be registered.", metavar="IMAGE")],
     models: Annotated[list[Path] | None, typer.Argument(help="Own models to consider too.", metavar="MODEL...")] = None,
@@ -211,14 +211,12 @@ TYPED = (
 """Options of a training that the command line has."""
 
 
-@app.command(
+@app.add(
+    "regweave train train.csv -o weights.json",
+    "regweave train train.csv -o weights.json --classes 1,2 --workers 8",
+    "regweave train train.csv -o weights.json --resume",
+    "regweave train train.csv -o weights.zip --predictor auto",
     cls=usual("output resume overwrite preset config method classes folds label_names predictor workers device quiet"),
-    epilog=examples(
-        "regweave train train.csv -o weights.json",
-        "regweave train train.csv -o weights.json --classes 1,2 --workers 8",
-        "regweave train train.csv -o weights.json --resume",
-        "regweave train train.csv -o weights.zip --predictor auto",
-    ),
 )
 @partial(opt.from_fields, only=TYPED)
 def train(
@@ -246,11 +244,8 @@ def train(
     cluster = opt.ClusterOptions(**secured).cluster
     typed = {name: getattr(job, name) for name in TYPED} | {"classes": opt.parse_values(job.classes)}
     options |= {name: value for name, value in typed.items() if value is not None} | {"scheduler": cluster}
-    try:
-        with shown:
-            model = workflow(**options, on_progress=shown)
-    except KeyboardInterrupt as error:
-        raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
+    with resumable(), shown:
+        model = workflow(**options, on_progress=shown)
     if not no_report:
         write_effort(output, shown.stages)
         page = training.write_page(output)

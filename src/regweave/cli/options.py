@@ -115,20 +115,10 @@ Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
 Folder = Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.", metavar="FOLDER")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")]
 
-FixedPoints = Annotated[
-    Path | None,
-    of_input(help="Landmarks of the fixed image (.mrk.json, .fcsv, .csv), to measure errors with.", metavar="FILE"),
-]
-MovingPoints = Annotated[
-    Path | None, of_input(help="The same places in the moving image, same labels or same order.", metavar="FILE")
-]
 LabelNames = Annotated[
     Path | None, of_input(help="Names of the labels, JSON, TSV or ITK-SNAP; by default a file beside the label map.")
 ]
 
-Rules = Annotated[
-    Path | None, of_method(help="Rules for pass, look and fail, TOML; see `regweave rules`.", metavar="FILE")
-]
 Strict = Annotated[bool, typer.Option("--strict", help="End with exit status 6 if a verdict is fail.")]
 PageDetail = Literal["small", "normal", "full"]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors and warnings only.")]

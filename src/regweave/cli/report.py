@@ -1,6 +1,7 @@
 """``regweave report``: the page of a result, made again from its files."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +15,10 @@ from regweave.io.disk.records import DEMO, RESULT, RESULTS
 from regweave.io.disk.text import read_json
 from regweave.jobs.batch import FORMAT
 from regweave.measures.landmarks import LandmarkPairs
-from regweave.measures.verdict import Rules, read_rules
+from regweave.measures.verdict import Rules
 from regweave.report import batch, demo, evaluation, registration, training
 from regweave.report.boilerplate import boilerplate
+from regweave.run.job import Job, rules_of
 
 app = command_line()
 
@@ -30,11 +32,11 @@ app = command_line()
     "regweave report batch --grades grades.tsv",
     "regweave report weights.json",
 )
+@partial(opt.from_fields, only=("rules", "fixed_points", "moving_points"))
 def report(
     result: Annotated[Path, typer.Argument(help="Folder of a result, or a model file.")],
-    rules: opt.Rules = None,
-    fixed_points: opt.FixedPoints = None,
-    moving_points: opt.MovingPoints = None,
+    job: Job,
+    *,
     page_detail: Annotated[
         opt.PageDetail | None,
         typer.Option(help="Voxels that the page shows: small, normal or full; normal by default.", metavar="WORD"),
@@ -64,9 +66,9 @@ def report(
         found = batch.compare_grades(result, grades)
         print(json.dumps(found, ensure_ascii=False) if as_json else _agreement(found))
         return
-    given = fixed_points is not None or moving_points is not None
-    landmarks = LandmarkPairs.read(fixed_points, moving_points) if given else None
-    judged_by = None if rules is None else read_rules(rules)
+    points = job.fixed_points, job.moving_points
+    landmarks = None if points == (None, None) else LandmarkPairs.read(*points)
+    judged_by = None if job.rules is None else rules_of(job.rules)
     page = _write_page(result, judged_by, page_detail, landmarks)
     print(json.dumps({"page": str(page)}, ensure_ascii=False) if as_json else f"page        {page}")
 

@@ -252,20 +252,16 @@ def _segmented(targets: Mapping[str, Target], atlas: Atlas, job: SegmentJob | Ev
             [(name, _task(one, atlas, one.atlases)) for name, one in targets.items()], rank_atlases,
             workers=job.workers, store=folder / STORE,
         )  # fmt: skip
-        chosen = {
-            name: sorted(outcome.value, key=lambda one: -outcome.value[one]["likeness"])[: job.top]
-            for name, outcome in zip(targets, ranked, strict=True)
-            if outcome.error is None
-        }
-        rows, starts = [], folder / STARTS
-        starts.mkdir(exist_ok=True)
-        for name, outcome in zip(targets, ranked, strict=True):
-            for one in chosen.get(name, ()):
-                start = starts / f"{name}--{one}.tfm"
-                write_linear(start, np.array(outcome.value[one]["matrix"]))
+        found = {outcome.key: outcome for outcome in ranked if outcome.error is not None}
+        chosen, rows, failed = dict[str, list[str]](), list[dict[str, Any]](), dict[str, str]()
+        (folder / STARTS).mkdir(exist_ok=True)
+        for name, fits in ((outcome.key, outcome.value) for outcome in ranked if outcome.key not in found):
+            chosen[name] = sorted(fits, key=lambda one: -fits[one]["likeness"])[: job.top]
+            for one in chosen[name]:
+                start = folder / STARTS / f"{name}--{one}.tfm"
+                write_linear(start, np.array(fits[one]["matrix"]))
                 source = {"fixed": targets[name].image, "moving": atlas.image(one), "init": start}
                 rows.append({"id": start.stem, **source, "moving_labels": atlas.folder / one / LABELS})
-        failed: dict[str, str] = {}
         if rows:
             with notices.muted():
                 done = batch(
@@ -275,35 +271,29 @@ def _segmented(targets: Mapping[str, Target], atlas: Atlas, job: SegmentJob | Ev
                 )  # fmt: skip
             failed = done.failures
         tasks = []
-        for name, one in targets.items():
-            used = [a for a in chosen.get(name, ()) if f"{name}--{a}" not in failed]
+        for name, best in chosen.items():
+            if not (used := [one for one in best if f"{name}--{one}" not in failed]):
+                found[name] = Outcome(name, None, failed[f"{name}--{best[0]}"])
+                continue
             words: dict[str, Any] = {"folder": str(folder), "name": name, "fusion": job.fusion, "calibration": line}
             # Another registration is another fusion.
             warped = [folder / REGISTRATIONS / f"{name}--{one}" / FILES["warped"] for one in used]
             words |= {"registered": list(map(io.sha256, warped)), "names": {**atlas.names}}
-            if used:
-                tasks.append((name, {**_task(one, atlas, used), **words}))
+            tasks.append((name, {**_task(targets[name], atlas, used), **words}))
         fused = run_tasks(
             tasks, fuse_labels, workers=job.workers, store=folder / STORE, whole=partial(is_whole, folder)
         )
-    found = {outcome.key: outcome for outcome in fused}
-    for name, outcome in zip(targets, ranked, strict=True):
-        if name not in found:
-            reason = outcome.error or next(text for key, text in failed.items() if key.startswith(f"{name}--"))
-            found[name] = Outcome(name, None, reason)
+    found |= {outcome.key: outcome for outcome in fused}
     return {name: found[name] for name in targets}
 
 
 def _task(target: Target, atlas: Atlas, used: Sequence[str]) -> dict[str, Any]:
     """Arguments of a worker; hashes of files are among them, so that a changed file is another task."""
-    hashes = [io.image_sha256(target.image), *(io.sha256(path) for one in used for path in _files(atlas, one))]
+    files = (path for one in used for path in (atlas.image(one), atlas.folder / one / LABELS))
+    hashes = [io.image_sha256(target.image), *map(io.sha256, files)]
     return {
         "image": target.image, "truth": target.truth, "atlas": str(atlas.folder), "used": list(used), "sha256": hashes
     }  # fmt: skip
-
-
-def _files(atlas: Atlas, name: str) -> tuple[Path, Path]:
-    return atlas.image(name), atlas.folder / name / LABELS
 
 
 def rank_atlases(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -364,13 +354,11 @@ def fuse_labels(task: Mapping[str, Any]) -> dict[str, Any]:
         fused = fuse(target, images, warped, task["fusion"])
         labels = replace(fused.labels, names=atlas.names, geometry=target.geometry)
         estimates = _estimates(atlas, used, places, labels)
-    line = task["calibration"]
-    rows = region_table(labels)
+    line, rows = task["calibration"], region_table(labels)
     for row in rows:
-        found = estimates.get(row["label"])
+        found = row["estimated_dice"] = estimates.get(row["label"])
         if found is not None and line is not None:
-            found = float(np.clip(line["slope"] * found + line["intercept"], 0.0, 1.0))
-        row["estimated_dice"] = found
+            row["estimated_dice"] = float(np.clip(line["slope"] * found + line["intercept"], 0.0, 1.0))
     with io.prepare_output(folder / name, overwrite=True) as part:
         io.write_labels(part / LABELS, labels)
         for word, volume in (("agreement", fused.agreement), ("posterior", fused.posterior)):
@@ -378,9 +366,8 @@ def fuse_labels(task: Mapping[str, Any]) -> dict[str, Any]:
         lines = ["index\tname\tvoxels\tvolume_ml\testimated_dice"]
         for row in rows:
             estimate = "n/a" if row["estimated_dice"] is None else f"{row['estimated_dice']:.4f}"
-            lines.append(
-                f"{row['label']}\t{table_cell(row['name'])}\t{row['voxels']}\t{row['volume_ml']:.6g}\t{estimate}"
-            )
+            cells = (row["label"], table_cell(row["name"]), row["voxels"], f"{row['volume_ml']:.6g}", estimate)
+            lines.append("\t".join(map(str, cells)))
         (part / "labels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     content: dict[str, Any] = {"structures": rows, "used": used, WRITTEN: file_hashes(folder / name)}
     if task["truth"] is not None:
@@ -445,15 +432,13 @@ def evaluate_atlas(job: EvaluateJob) -> dict[str, Any]:
     done = {name: outcome.value for name, outcome in found.items() if outcome.error is None}
     if not done:
         raise RegweaveError("E135", f"no atlas could be segmented: {next(iter(found.values())).error}", "look at it")
-    by_structure: dict[str, list[float]] = {}
-    pairs: list[tuple[float, float]] = []
+    by_structure, pairs = dict[str, list[float]](), list[tuple[float, float]]()
+    effect: dict[str, list[float]] = {name: [] for name in groups}
     for one in done.values():
         for value, score in one["dice"].items():
             by_structure.setdefault(value, []).append(score)
             if value in one["estimates"]:
                 pairs.append((one["estimates"][value], score))
-    effect: dict[str, list[float]] = {name: [] for name in groups}
-    for one in done.values():
         for name, without in zip(one["used"], one["vote_without"], strict=True):
             effect[name].append(one["vote"] - without)
     content: dict[str, Any] = {

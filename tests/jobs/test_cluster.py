@@ -80,7 +80,7 @@ def test_a_scheduler_without_workers(port, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Client=Client))
     port.answer((58).to_bytes(8, "little"))
     with pytest.raises(RegweaveError, match=r"E156: .* no worker after 7 s.*--wait-for-workers"):
-        require_cluster(Cluster(port.address, wait_s=7.0))
+        require_cluster(Cluster(scheduler=port.address, wait_for_workers=7.0))
     assert (waited, closed) == ([(1, 7.0)], [True])
 
 
@@ -99,14 +99,15 @@ def test_the_command_leaves_nothing_behind(port, tmp_path, capsys):
 def test_tls_needs_its_three_files_and_tcp_none(tmp_path):
     pem = tmp_path / "a.pem"
     pem.touch()
-    for cluster in (Cluster("tls://a:1"), Cluster("tls://a:1", ca=pem, cert=pem), Cluster("tcp://a:1", pem, pem, pem)):
+    three = {"tls_ca": pem, "tls_cert": pem, "tls_key": pem}
+    for words in ({}, {"tls_ca": pem, "tls_cert": pem}, {"scheduler": "tcp://a:1", **three}):
         with pytest.raises(UsageError, match=r"E193.*TLS files"):
-            cluster.check()
+            Cluster(**{"scheduler": "tls://a:1", **words}).check()
     with pytest.raises(RegweaveError, match="E101"):
-        Cluster("tls://a:1", pem, pem, tmp_path / "none.pem").check()
-    Cluster("tls://a:1", pem, pem, pem).check()
+        Cluster(**{**three, "scheduler": "tls://a:1", "tls_key": tmp_path / "none.pem"}).check()
+    Cluster(scheduler="tls://a:1", **three).check()
     with pytest.raises(UsageError, match="E193: --wait-for-workers"):
-        Cluster("tcp://a:1", wait_s=float("nan")).check()
+        Cluster(scheduler="tcp://a:1", wait_for_workers=float("nan")).check()
 
 
 def test_tls_files_without_a_scheduler(tmp_path, capsys):
@@ -123,7 +124,15 @@ def test_tls_reaches_dask(tmp_path, monkeypatch):
     )  # fmt: skip
     options = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
     with distributed.LocalCluster(protocol="tls://", security=security, **options) as local:
-        cluster = Cluster(local.scheduler_address, *map(Path, files))
+        cluster = Cluster(
+            **dict(
+                zip(
+                    ("scheduler", "tls_ca", "tls_cert", "tls_key"),
+                    (local.scheduler_address, *map(Path, files)),
+                    strict=True,
+                )
+            )
+        )
         found = run_tasks([("a", [1, 2])], len, scheduler=cluster)
         assert local.scheduler_address.startswith("tls://")
     assert [(o.key, o.value) for o in found] == [("a", 2)]

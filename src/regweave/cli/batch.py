@@ -12,6 +12,7 @@ from regweave.cli.app import command_line, resumable, usual
 from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT
 from regweave.jobs.batch import RESULTS, Batch, BatchJob
 from regweave.jobs.batch import batch as run
+from regweave.jobs.workers import Cluster
 from regweave.progress import BatchBar
 from regweave.run.images import parse_outputs
 
@@ -29,7 +30,7 @@ app = command_line()
 @opt.from_fields
 def batch(
     job: BatchJob,
-    machines: opt.ClusterOptions,
+    machines: Cluster,
     *,
     strict: opt.Strict = False,
     as_json: opt.Json = False,
@@ -43,7 +44,7 @@ def batch(
     first registration. Exit status 1 if some pairs failed; they are named.
     With --strict the status is 6 if a verdict is fail.
     """
-    cluster, output = machines.cluster, Path(job.output)
+    cluster, output = machines.asked(), Path(job.output)
     write = parse_outputs(str(job.write)) if job.write else None
     with resumable("finished pairs are kept"), BatchBar(lines=True, shown=not quiet) as bar:
         job = replace(job, **opt.job_table(job.config), write=write, scheduler=cluster, on_progress=bar)

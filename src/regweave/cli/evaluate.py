@@ -13,6 +13,7 @@ from regweave.cli.app import command_line, resumable, usual
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, EXIT_VERDICT, RegweaveError, UsageError
 from regweave.io.disk.records import REPORT, RESULTS
+from regweave.jobs.workers import Cluster
 from regweave.progress import BatchBar
 from regweave.report import evaluation
 from regweave.run.read import Reading
@@ -32,7 +33,7 @@ app = command_line()
 @partial(opt.from_fields, rare=True)
 def evaluate(
     job: EvaluateJob,
-    machines: opt.ClusterOptions,
+    machines: Cluster,
     *,
     pages: Annotated[
         int, typer.Option(help="Pairs with the lowest Dice with a separate page.", min=0, metavar="N")
@@ -52,7 +53,7 @@ def evaluate(
     """
     if job.preset is not None and job.config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
-    cluster, output = machines.cluster, Path(str(job.output))
+    cluster, output = machines.asked(), Path(str(job.output))
     with resumable():
         with BatchBar(lines=True, shown=not quiet) as shown:
             job = replace(

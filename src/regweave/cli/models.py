@@ -13,6 +13,7 @@ from regweave.cli.app import command_line, resumable, usual
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
 from regweave.io import require_absent
+from regweave.jobs.workers import Cluster
 from regweave.model import shipped_models
 from regweave.model.model import Model, card_text, models, patients, predictor_facts, predictor_text, signed
 from regweave.model.record import TrainingRecord, effort_path, write_effort
@@ -241,7 +242,7 @@ def train(
         require_absent(path, overwrite=job.overwrite)
     options = train_table(None if job.config is None else Path(str(job.config)), OTHERS)
     secured = {name: options.pop(name) for name in CLUSTER if name in options} | {"scheduler": job.scheduler}
-    cluster = opt.ClusterOptions(**secured).cluster
+    cluster = Cluster(**secured).asked()
     typed = {name: getattr(job, name) for name in TYPED} | {"classes": opt.parse_values(job.classes)}
     options |= {name: value for name, value in typed.items() if value is not None} | {"scheduler": cluster}
     with resumable(), shown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection
-from dataclasses import MISSING, Field, dataclass, is_dataclass
+from dataclasses import MISSING, Field, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -15,9 +15,8 @@ from regweave.config.presets import preset_names, read_table
 from regweave.errors import UsageError
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
-from regweave.jobs.workers import WAIT_S, Cluster
 from regweave.model import shipped_models
-from regweave.options import declared, option, table_values, type_of
+from regweave.options import declared, table_values, type_of
 from regweave.run.job import Method
 
 
@@ -123,28 +122,6 @@ Strict = Annotated[bool, typer.Option("--strict", help="End with exit status 6 i
 PageDetail = Literal["small", "normal", "full"]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors and warnings only.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterOptions:
-    """Options of commands whose registrations may run on a Dask cluster."""
-
-    scheduler: str | None = option(
-        None, "Dask scheduler to use instead, tcp://HOST:PORT or tls://HOST:PORT.", panel="Machine"
-    )
-    tls_ca: Path | None = option(None, "Certificate of the authority, for tls://.", panel="Machine", metavar="PEM")
-    tls_cert: Path | None = option(None, "Certificate of this client, for tls://.", panel="Machine", metavar="PEM")
-    tls_key: Path | None = option(None, "Key of this client, for tls://.", panel="Machine", metavar="PEM")
-    wait_for_workers: float = option(WAIT_S, "Seconds to wait for the scheduler's first worker.", panel="Machine")
-
-    @property
-    def cluster(self) -> Cluster | None:
-        """The cluster; None without ``--scheduler``."""
-        if self.scheduler is not None:
-            return Cluster(self.scheduler, self.tls_ca, self.tls_cert, self.tls_key, self.wait_for_workers)
-        if self.tls_ca or self.tls_cert or self.tls_key:
-            raise UsageError("E192", "TLS files are given without --scheduler", "add --scheduler tls://HOST:PORT")
-        return None
 
 
 def parse_values(text: object, option: str = "--classes") -> tuple[int, ...] | None:

@@ -1,7 +1,6 @@
 """``regweave report``: the page of a result, made again from its files."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +14,9 @@ from regweave.io.disk.records import DEMO, RESULT, RESULTS
 from regweave.io.disk.text import read_json
 from regweave.jobs.batch import FORMAT
 from regweave.measures.landmarks import LandmarkPairs
-from regweave.measures.verdict import Rules
+from regweave.measures.verdict import Rules, read_rules
 from regweave.report import batch, demo, evaluation, registration, training
 from regweave.report.boilerplate import boilerplate
-from regweave.run.job import Job, rules_of
 
 app = command_line()
 
@@ -32,11 +30,18 @@ app = command_line()
     "regweave report batch --grades grades.tsv",
     "regweave report weights.json",
 )
-@partial(opt.from_fields, only=("rules", "fixed_points", "moving_points"))
 def report(
     result: Annotated[Path, typer.Argument(help="Folder of a result, or a model file.")],
-    job: Job,
-    *,
+    rules: Annotated[
+        Path | None, opt.of_method(help="Rules for pass, look and fail, TOML; see `regweave rules`.", metavar="FILE")
+    ] = None,
+    fixed_points: Annotated[
+        Path | None,
+        opt.of_input(help="Landmarks of the fixed image (.mrk.json, .fcsv, .csv), for errors.", metavar="FILE"),
+    ] = None,
+    moving_points: Annotated[
+        Path | None, opt.of_input(help="The same places in the moving image, same labels or order.", metavar="FILE")
+    ] = None,
     page_detail: Annotated[
         opt.PageDetail | None,
         typer.Option(help="Voxels that the page shows: small, normal or full; normal by default.", metavar="WORD"),
@@ -66,9 +71,9 @@ def report(
         found = batch.compare_grades(result, grades)
         print(json.dumps(found, ensure_ascii=False) if as_json else _agreement(found))
         return
-    points = job.fixed_points, job.moving_points
+    points = fixed_points, moving_points
     landmarks = None if points == (None, None) else LandmarkPairs.read(*points)
-    judged_by = None if job.rules is None else rules_of(job.rules)
+    judged_by = None if rules is None else read_rules(rules)
     page = _write_page(result, judged_by, page_detail, landmarks)
     print(json.dumps({"page": str(page)}, ensure_ascii=False) if as_json else f"page        {page}")
 

@@ -32,6 +32,7 @@ from typing import Any
 from regweave import __version__, _core, extras, registry
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import require_file
+from regweave.options import option
 from regweave.registration import devices
 from regweave.run.memory import share_memory
 from regweave.threads import kernel_threads
@@ -273,7 +274,6 @@ def _end_with_parent() -> None:
 # Workers of a Dask cluster
 
 SCHEDULER_PATIENCE_S = 4.0  # seconds to wait for the answer of a scheduler
-WAIT_S = 3.0  # seconds to wait for the first worker, by default
 ADDRESS = re.compile(r"(?P<protocol>tcp|tls)://(?P<host>[^\s/:@?#]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
 DASK = ("distributed", "cluster", "--scheduler", "E193")
 LONGEST_GREETING = 2**16  # bytes; that of Dask has about sixty
@@ -282,31 +282,39 @@ OTHER_CODE = "E199"
 SAME_BUILD = "install the same build of regweave on every machine, start the workers again, and pass --resume"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Address of a Dask scheduler: ``tcp://HOST:PORT``, or ``tls://HOST:PORT`` with three PEM files."""
+    """Options of a Dask cluster: the address of its scheduler, with three PEM files for ``tls://``."""
 
-    address: str
-    ca: Path | None = None  # certificate of the authority; `cert` and `key` are those of the caller
-    cert: Path | None = None
-    key: Path | None = None
-    wait_s: float = WAIT_S  # seconds to wait for the first worker
+    scheduler: str | None = option(
+        None, "Dask scheduler to use instead, tcp://HOST:PORT or tls://HOST:PORT.", panel="Machine"
+    )
+    tls_ca: Path | None = option(None, "Certificate of the authority, for tls://.", panel="Machine", metavar="PEM")
+    tls_cert: Path | None = option(None, "Certificate of this client, for tls://.", panel="Machine", metavar="PEM")
+    tls_key: Path | None = option(None, "Key of this client, for tls://.", panel="Machine", metavar="PEM")
+    wait_for_workers: float = option(3.0, "Seconds to wait for the scheduler's first worker.", panel="Machine")
+
+    def asked(self) -> Cluster | None:
+        """Return the cluster; None without an address."""
+        if self.scheduler is None and (self.tls_ca or self.tls_cert or self.tls_key):
+            raise UsageError("E192", "TLS files are given without --scheduler", "add --scheduler tls://HOST:PORT")
+        return None if self.scheduler is None else self
 
     def check(self) -> None:
         """Raise E193 where address and files cannot be meant, E101 where a file is missing; connects to nothing."""
-        found = ADDRESS.fullmatch(self.address)
+        found = ADDRESS.fullmatch(self.scheduler or "")
         if found is None or not 0 < int(found["port"]) < 2**16:
-            message = f"--scheduler is {self.address[:80]!r}, which is no address"
+            message = f"--scheduler is {str(self.scheduler)[:80]!r}, which is no address"
             raise UsageError("E193", message, "give what `dask scheduler` prints, tcp://HOST:PORT or tls://HOST:PORT")
-        files = [self.ca, self.cert, self.key]
+        files = [self.tls_ca, self.tls_cert, self.tls_key]
         if (found["protocol"] == "tls") != any(files) or any(files) != all(files):
-            message = f"--scheduler is {self.address} and {sum(map(bool, files))} of three TLS files are given"
+            message = f"--scheduler is {self.scheduler} and {sum(map(bool, files))} of three TLS files are given"
             hint = "tls:// needs --tls-ca, --tls-cert and --tls-key; tcp:// takes none of them"
             raise UsageError("E193", message, hint)
         for file in filter(None, files):
             require_file(file)
-        if not 0 <= self.wait_s < float("inf"):
-            raise UsageError("E193", f"--wait-for-workers is {self.wait_s}", "give seconds, 0 or more")
+        if not 0 <= self.wait_for_workers < float("inf"):
+            raise UsageError("E193", f"--wait-for-workers is {self.wait_for_workers}", "give seconds, 0 or more")
 
     def connect(self) -> Any:
         """Return a client of a scheduler that has a worker, or raise E193 or E156 within seconds."""
@@ -315,38 +323,38 @@ class Cluster:
         options: dict[str, Any] = {"timeout": SCHEDULER_PATIENCE_S, "set_as_default": False}
         try:
             self._knock()
-            if self.ca is not None:
+            if self.tls_ca is not None:
                 options["security"] = distributed.Security(
-                    tls_ca_file=str(self.ca), tls_client_cert=str(self.cert), tls_client_key=str(self.key),
+                    tls_ca_file=str(self.tls_ca), tls_client_cert=str(self.tls_cert), tls_client_key=str(self.tls_key),
                     require_encryption=True,
                 )  # fmt: skip
-            client = distributed.Client(self.address, **options)
+            client = distributed.Client(self.scheduler, **options)
         except (OSError, ValueError, RuntimeError) as error:  # TimeoutError is an OSError
             hint = "give the address that `dask scheduler` prints; is it running, and reachable from here?"
             message = (
-                f"no answer from scheduler {self.address} within {SCHEDULER_PATIENCE_S:g} s ({type(error).__name__})"
+                f"no answer from scheduler {self.scheduler} within {SCHEDULER_PATIENCE_S:g} s ({type(error).__name__})"
             )
             raise UsageError("E193", message, hint) from error
         try:
-            client.wait_for_workers(1, timeout=max(self.wait_s, 0.1))
+            client.wait_for_workers(1, timeout=max(self.wait_for_workers, 0.1))
         except (OSError, ValueError, RuntimeError) as error:
             client.close(timeout=1)
-            message = f"scheduler {self.address} has no worker after {self.wait_s:g} s"
+            message = f"scheduler {self.scheduler} has no worker after {self.wait_for_workers:g} s"
             hint = "start workers, `dask worker ADDRESS`, or give them time with --wait-for-workers SECONDS"
             raise RegweaveError("E156", message, hint) from error
         return client
 
     def _knock(self) -> None:
         """Wait for the greeting of the port: Dask would try a dead one again, and wait for ever on a mute one."""
-        found = ADDRESS.fullmatch(self.address)
+        found = ADDRESS.fullmatch(self.scheduler or "")
         assert found is not None
         with socket.create_connection((found["host"].strip("[]"), int(found["port"])), SCHEDULER_PATIENCE_S) as plain:
-            if self.ca is None or self.cert is None or self.key is None:
+            if self.tls_ca is None or self.tls_cert is None or self.tls_key is None:
                 greeting = plain.recv(8)
             else:
-                context = ssl.create_default_context(cafile=self.ca)
+                context = ssl.create_default_context(cafile=self.tls_ca)
                 context.check_hostname = False  # as Dask does: the authority vouches for machines of the cluster
-                context.load_cert_chain(self.cert, self.key)
+                context.load_cert_chain(self.tls_cert, self.tls_key)
                 with context.wrap_socket(plain) as secret:
                     greeting = secret.recv(8)
         # A message of Dask begins with its length in eight bytes; other services begin with text, or hang up.
@@ -356,7 +364,7 @@ class Cluster:
 
 def as_cluster(scheduler: str | Cluster | None) -> Cluster | None:
     """Return a cluster for an address."""
-    return Cluster(scheduler) if isinstance(scheduler, str) else scheduler
+    return Cluster(scheduler=scheduler) if isinstance(scheduler, str) else scheduler
 
 
 def require_cluster(scheduler: str | Cluster | None) -> None:
@@ -399,7 +407,7 @@ def _answer(future: Any, distributed: Any, cluster: Cluster) -> Outcome:
     except RegweaveError:  # of a worker with other code
         raise
     except CANCELLED:
-        message = f"scheduler {cluster.address} was lost"
+        message = f"scheduler {cluster.scheduler} was lost"
         raise RegweaveError("E197", message, "start it again and continue with --resume") from None
     except distributed.KilledWorker:
         message = "the worker processes ended before their task was done"

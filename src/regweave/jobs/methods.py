@@ -133,16 +133,11 @@ def baseline_methods(base: Settings, modality: BankName) -> list[Method]:
     pinned = base.model_copy(update={"modality": modality})
     alone: list[Member] = []
     for member in pinned.for_bank(modality).bank:
-        if member.source != "image":
-            continue  # it is learned, and so no baseline
-        # A metric that is in the bank once for each stage is one baseline.
-        if not any(_alone(member, other.name) == other for other in alone):
-            alone.append(_alone(member, member.name))
+        # A learned member is no baseline; a metric that is in the bank once for each stage is one.
+        only = member.model_copy(update={"stage": "both", "weight": 1.0})
+        if member.source == "image" and not any(only.model_copy(update={"name": one.name}) == one for one in alone):
+            alone.append(only)
     return [Method("uniform", pinned, tunable=True), *(_single(pinned, modality, member) for member in alone)]
-
-
-def _alone(member: Member, name: str) -> Member:
-    return member.model_copy(update={"name": name, "stage": "both", "weight": 1.0})
 
 
 def _single(base: Settings, modality: BankName, member: Member) -> Method:

@@ -90,6 +90,5 @@ def measure(
     if image is None:
         return region_table(map_)
     volume = read_image(image)
-    subject = "the labels" if isinstance(labels, LabelMap) or not isinstance(labels, str | Path) else labels
-    check_same_grid(volume.geometry, map_.geometry, subject)
+    check_same_grid(volume.geometry, map_.geometry, labels if isinstance(labels, str | Path) else "the labels")
     return region_table(map_, volume)

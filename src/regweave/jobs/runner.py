@@ -196,16 +196,13 @@ class Runner:
 
     def __call__(self, plan: Sequence[tuple[str, Method, PairFiles]], *, dice_only: bool = False) -> list[Outcome]:
         """Run each triple; an outcome for each, in order. With ``dice_only``, nothing but overlaps is measured."""
-        tasks = [(key, self._task(method, pair)) for key, method, pair in plan]
+        # Paths of the reading are absolute: a worker may be anywhere.
+        reading, device = Reading.from_json(self.reading.to_json()), self.placement.word
+        tasks = [
+            (key, ScoringTask(p.files, self.hashes(p), reading, m.settings, m.tried or m.model, m.predicted, device))
+            for key, m, p in plan
+        ]
         return run_tasks(
             tasks, score_dice if dice_only else score_pair, workers=self._lanes if dice_only else self.team,
             scheduler=self._scheduler, store=self.store, on_progress=self._on_progress,
-        )  # fmt: skip
-
-    def _task(self, method: Method, pair: PairFiles) -> ScoringTask:
-        files = pair.files
-        reading = Reading.from_json(self.reading.to_json())  # its paths absolute: a worker may be anywhere
-        return ScoringTask(
-            files, self.hashes(pair), reading, method.settings, method.tried or method.model, method.predicted,
-            self.placement.word,
         )  # fmt: skip

@@ -461,8 +461,10 @@ class _Stages:
 def write_contours(job: ContoursJob, output: str | Path, *, overwrite: bool = False) -> Propagation:
     """Propagate contours and write all files into a new folder, which appears when it is complete."""
     where = Path(output).absolute()
-    for folder in (folder for source in (job.plan, job.today) for folder in _folders(source)):
-        if where == folder or folder in where.parents:
+    for source in (one for one in (job.plan, job.today) if not isinstance(one, Series)):
+        files = files_in(source)
+        folders = [Path(str(source)).absolute()] if files is None else [path.absolute().parent for path in files]
+        if {where, *where.parents} & set(folders):
             message = f"the output '{output}' lies in the folder of an input"
             raise RegweaveError("E168", message, "choose another -o: folders of inputs are never written to")
     with prepare_output(output, overwrite=overwrite) as folder:
@@ -470,14 +472,6 @@ def write_contours(job: ContoursJob, output: str | Path, *, overwrite: bool = Fa
         if job.on_stage is not None:
             job.on_stage("files", "files and page", 0.88)
         return _write_files(folder, done)
-
-
-def _folders(source: ScanLike) -> set[Path]:
-    """Return the folders of an input: the one that is named, or those of the files of a list."""
-    if isinstance(source, Series):
-        return set()
-    files = files_in(source)
-    return {Path(str(source)).absolute()} if files is None else {path.absolute().parent for path in files}
 
 
 def _write_files(folder: Path, done: Propagation) -> Propagation:

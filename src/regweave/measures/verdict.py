@@ -304,12 +304,11 @@ def judge(
                 texts = [in_words(text) for text in doubts]
             if rule == "likeness" and likeness is not None:
                 texts = [f"{likeness.text} (score {value:.1f}: {rules.words(rule)})"]
-            reasons += [Reason(rule, "fail" if level == "fail" else "look", text) for text in texts]
+            reasons += [Reason(rule, level, text) for text in texts]
     signs = [reason for reason in reasons if reason.rule in OTHER_PATIENT]
     if ANOTHER_PATIENT in rules.limits and (level := rules.broken(ANOTHER_PATIENT, len(signs))):
         text = f"another patient? {'; '.join(reason.text for reason in signs)}"
-        one = Reason(ANOTHER_PATIENT, "fail" if level == "fail" else "look", text)
-        reasons = [one, *(reason for reason in reasons if reason not in signs)]
+        reasons = [Reason(ANOTHER_PATIENT, level, text), *(reason for reason in reasons if reason not in signs)]
     reasons.sort(key=lambda r: WORDS.index(r.level))
     return Verdict(reasons[0].level if reasons else "pass", tuple(reasons), tuple(unchecked), rules.name)
 

@@ -196,10 +196,14 @@ class PyramidLevel:
             if not np.isfinite(match.cost):
                 break
             hessian, slope = self.normal_equations(match)
-            motions = self.motions(affine) if rigid else None
+            if rigid:
+                motions = self.motions(affine)
+                hessian, slope = motions.T @ hessian @ motions, motions.T @ slope
             found = None
             while found is None and damping < 1e3:
-                step = _solve(hessian, slope, damping, motions)
+                floor = TINY * np.trace(hessian) + TINY  # holds still what no voxel determines
+                damped = hessian + np.diag(damping * np.diag(hessian) + floor)
+                step = np.asarray(-np.linalg.solve(damped, slope), dtype=np.float64)
                 stepped = self.to_theta(self.moved(affine, step)) if rigid else theta + step.reshape(3, 4)
                 trial = self.match(stepped)
                 found = trial if trial.cost < match.cost else None
@@ -291,17 +295,6 @@ def coarser(volume: Volume, step_mm: float, *, bone: bool = False) -> Coarse:
 
 def _cauchy(residual: Float64Array, weight: Float64Array) -> float:
     return float((np.log1p((residual / OUTLIER) ** 2) * weight).sum())
-
-
-def _solve(
-    hessian: Float64Array, slope: Float64Array, damping: float, motions: Float64Array | None = None
-) -> Float64Array:
-    """Levenberg–Marquardt step, (12,) or along some motions; the floor holds still what no voxel determines."""
-    if motions is not None:
-        hessian, slope = motions.T @ hessian @ motions, motions.T @ slope
-    floor = TINY * np.trace(hessian) + TINY
-    damped = hessian + np.diag(damping * np.diag(hessian) + floor)
-    return np.asarray(-np.linalg.solve(damped, slope))
 
 
 def _rotation(vector: Float64Array) -> Float64Array:

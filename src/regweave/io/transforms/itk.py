@@ -142,20 +142,17 @@ def _require_fitting(part: Part, subject: str) -> None:
     if not 0 <= order <= SPLINE_ORDER:
         raise damaged(subject, f"its B-spline has the order {order}, allowed is 0 to {SPLINE_ORDER}")
     _, parameters, fixed = LINEAR.get(kind, (None, 0, (GRID_NUMBERS,)))
-    _require_count(kind, "fixed parameters", part.fixed.size, fixed, subject)
+    if part.fixed.size not in fixed:
+        expected = " or ".join(map(str, fixed))
+        raise damaged(subject, f"{expected} fixed parameters expected of its {kind}, {part.fixed.size} found")
     if not part.is_linear:
         grid_of(part.fixed, subject, order + 1 if kind == SPLINE else 1)
         parameters = 3 * int(np.prod(part.fixed[:3]))
-    _require_count(kind, "parameters", part.parameters.size, (parameters,), subject)
+    if part.parameters.size != parameters:
+        raise damaged(subject, f"{parameters} parameters expected of its {kind}, {part.parameters.size} found")
     if not np.isfinite(part.parameters).all():
         message = f"a parameter of the {kind} in {subject} is not finite"
         raise RegweaveError("E104", message, "compute the transform again")
-
-
-def _require_count(kind: str, what: str, count: int, allowed: tuple[int, ...], subject: str) -> None:
-    if count not in allowed:
-        expected = " or ".join(map(str, allowed))
-        raise damaged(subject, f"{expected} {what} expected of its {kind}, {count} found")
 
 
 def grid_of(numbers: Float64Array, subject: str, least: int = 1) -> Geometry:

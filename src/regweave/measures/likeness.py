@@ -45,8 +45,9 @@ class Numbers:
 
 def measure(pair: ImagePair, transform: Transform, warped: Volume, labels: LabelMap | None, *, same: bool) -> Numbers:
     """Measure a result; ``labels`` are the warped ones, ``same`` says that both images have one modality."""
-    fixed, moving = (_window(v, of) for v, of in ((pair.fixed, pair.fixed), (warped, pair.moving)))
-    sampled, start = _Sampled(pair, transform, fixed, moving), at_start(pair, transform.affine, fixed, same=same)
+    fixed = _window(pair.fixed, pair.fixed)
+    start, moving = at_start(pair, transform.affine, fixed, same=same), _window(warped, pair.moving)
+    sampled = _Sampled(pair, transform, fixed, moving)
     for image in (fixed, moving):  # no copies: beside all images and fields there is no room for them
         image[np.isnan(image)] = 0
     body = sampled.every(None, MOST_VOXELS)
@@ -98,7 +99,8 @@ class _Sampled:
 
     def __init__(self, pair: ImagePair, transform: Transform, fixed: Float32Array, moving: Float32Array) -> None:
         self.pair, self.transform = pair, transform
-        self.known = np.isfinite(fixed).ravel() & np.isfinite(moving).ravel()
+        self.known = np.isfinite(fixed).ravel()
+        self.known &= np.isfinite(moving).ravel()
         if (mask := inside(pair.fixed)) is not None:
             self.known &= mask.ravel()
 

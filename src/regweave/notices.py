@@ -38,11 +38,7 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u20
 
 
 def terminal_safe(text: str) -> str:
-    r"""Replace control characters by their numbers, as JSON writes them.
-
-    >>> print(terminal_safe("a\x1b[2Jb"))
-    a\u001b[2Jb
-    """
+    r"""Replace control characters by their numbers, as JSON writes them."""
     return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -50,11 +46,6 @@ def warn(text: str) -> None:
     """Add a warning to the record of every call that is running in this context, and show it.
 
     The text begins with a W2xx code of ``docs/errors.md``.
-
-    >>> with collected() as texts, muted():
-    ...     warn("W203: label 4 vanished")
-    >>> texts
-    ['W203: label 4 vanished']
     """
     for record in _records.get():
         record.append(text)
@@ -100,13 +91,7 @@ def muted(prefix: str = "") -> Iterator[None]:
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Neither show nor record the warnings of the block: they are about something that is no part of the result.
-
-    >>> with collected() as texts, unheard():
-    ...     warn("W203: label 4 vanished")
-    >>> texts
-    []
-    """
+    """Neither show nor record the warnings of the block: they are about something that is no part of the result."""
     token = _records.set(())
     try:
         with muted():

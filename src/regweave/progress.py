@@ -247,11 +247,7 @@ class TrainingBar(Bar):
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as minutes and seconds, with hours where there are any.
-
-    >>> duration(75), duration(7384)
-    ('1:15', '2:03:04')
-    """
+    """Return seconds as minutes and seconds, with hours where there are any."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -125,11 +125,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else
 
 
 def parse_values(text: object, option: str = "--classes") -> tuple[int, ...] | None:
-    """Read label values with commas between them.
-
-    >>> parse_values("1,2,7")
-    (1, 2, 7)
-    """
+    """Read label values with commas between them."""
     if text is None:
         return None
     try:

@@ -93,11 +93,7 @@ def end_by_verdict(verdict: Verdict, *, printed: bool, strict: bool) -> None:
 
 
 def short(name: str, longest: int = LONGEST) -> str:
-    """Shorten a name for a table; names come from files, so control characters go too.
-
-    >>> short("glandula parotidea sinistra")
-    'glandula paroti…'
-    """
+    """Shorten a name for a table; names come from files, so control characters go too."""
     plain = "".join(c for c in name if c.isprintable())
     return plain if len(plain) <= longest else plain[: longest - 1] + "…"
 
@@ -108,10 +104,6 @@ def text_table(
     """Format columns of text within 80 characters; columns that do not fit go below.
 
     A line is a name and its cells; ``title`` is above the names. A title or name of one word is cut at ``longest``.
-
-    >>> print(text_table("structure", ["Dice"], [("cord", ["0.9"])]))
-    structure  Dice
-    cord        0.9
     """
     names = [name if " " in name else short(name, longest) for name, _ in lines]
     left = max(len(title), *(len(name) for name in names))
@@ -133,14 +125,7 @@ def text_table(
 
 
 def terminal_text(markdown: str) -> str:
-    r"""Format our own summaries for a terminal: tables within 80 columns, paragraphs wrapped, marks dropped.
-
-    >>> print(terminal_text("## Dice\n\n| | mean |\n| --- | ---: |\n| sad | 0.7 |"))
-    Dice
-    <BLANKLINE>
-         mean
-    sad   0.7
-    """
+    r"""Format our own summaries for a terminal: tables within 80 columns, paragraphs wrapped, marks dropped."""
     parts = []
     for kind, group in groupby(markdown.splitlines(), key=lambda line: line[:1]):
         lines = list(group)

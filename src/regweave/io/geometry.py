@@ -309,9 +309,6 @@ def nearest_axes(direction: Float64Array) -> tuple[int, int, int]:
 
     Between equals, as at a turn of 45°, the one whose matrix of axes comes last in lexicographic order is taken:
     that rule sees the lines in space, not the order in which a file lists them.
-
-    >>> nearest_axes(np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, -1.0, 0.0]]))
-    (2, 0, 1)
     """
     best: tuple[float, list[float], tuple[int, int, int]] | None = None
     for order in itertools.permutations(range(3)):

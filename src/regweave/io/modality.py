@@ -126,11 +126,7 @@ def fill_value(volume: Volume) -> float:
 
 
 def bank_of(fixed: Modality, moving: Modality) -> BankName:
-    """Return the bank of metrics for two modalities; ``mr``, which is unspecific, fits any scale but CT's.
-
-    >>> bank_of("ct", "ct"), bank_of("t1", "mr"), bank_of("t1", "t2"), bank_of("ct", "mr")
-    ('ct', 'mr', 'multi', 'multi')
-    """
+    """Return the bank of metrics for two modalities; ``mr``, which is unspecific, fits any scale but CT's."""
     if fixed == moving:
         return "ct" if fixed == "ct" else "mr"
     return "mr" if "mr" in (fixed, moving) and "ct" not in (fixed, moving) else "multi"

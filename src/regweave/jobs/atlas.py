@@ -325,12 +325,7 @@ def _box(labels: LabelMap) -> tuple[slice, ...]:
 
 
 def mutual_information(a: Float32Array, b: Float32Array) -> float:
-    """Return the normalised mutual information of two images, from 1 for independent ones to 2 for equal ones.
-
-    >>> ramp = np.arange(1000, dtype=np.float32)
-    >>> round(mutual_information(ramp, -ramp), 6), round(mutual_information(ramp, 0 * ramp), 6)
-    (2.0, 1.0)
-    """
+    """Return the normalised mutual information of two images, from 1 for independent ones to 2 for equal ones."""
     joint = np.histogram2d(a.ravel(), b.ravel(), BINS)[0]
     joint /= joint.sum()
 

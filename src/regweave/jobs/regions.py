@@ -23,11 +23,6 @@ def region_table(labels: LabelMap, image: Volume | None = None) -> list[dict[str
     labels : LabelMap
     image : Volume, optional
         Image on the grid of the labels.
-
-    >>> from regweave.types import Geometry
-    >>> grid = Geometry((2, 1, 1), np.diag([10.0, 10.0, 10.0, 1.0]))
-    >>> region_table(LabelMap(np.array([0, 3]).reshape(2, 1, 1), grid, {3: "cord"}))
-    [{'label': 3, 'name': 'cord', 'voxels': 1, 'volume_ml': 1.0...}]
     """
     ml = abs(float(np.linalg.det(labels.geometry.affine[:3, :3]))) / 1000.0
     values, where, counts = np.unique(labels.data, return_inverse=True, return_counts=True)

@@ -23,9 +23,6 @@ def paired_bootstrap(differences: ArrayLike, groups: Sequence[str], n: int = 200
     often each of its patients was drawn, so that a pair of two patients is as uncertain as both. Draws in which no pair
     counts are left out, as are differences of NaN, where one of the methods has no number. ``groups`` name the patients
     of each pair, ``p07`` or ``p07+p11``. The interval is NaN for fewer than two patients.
-
-    >>> paired_bootstrap([0.25, 0.25, 0.25], ["a", "b", "c"])
-    Interval(mean=0.25, low=0.25, high=0.25)
     """
     values = np.asarray(differences, dtype=np.float64)
     if values.shape != (len(groups),):

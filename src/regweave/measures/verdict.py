@@ -131,21 +131,13 @@ class Rules:
         return None
 
     def words(self, rule: str) -> str:
-        """Describe the limits of a rule.
-
-        >>> default_rules().words("folding_percent")
-        'fail above 0.1 %, look above 0 %'
-        """
+        """Describe the limits of a rule."""
         side = "below" if RULES[rule].least else "above"
         limits = self.limits[rule]
         return ", ".join(f"{level} {side} {limits[level]:g}{RULES[rule].unit}" for level in LEVELS if level in limits)
 
     def brief(self, rule: str, value: float, level: Level) -> str:
-        """Describe briefly what breaks a limit.
-
-        >>> clinic_rules().brief("structure_volume_percent", 31.2, "look")
-        'volume 31.2 %: look above 25 %'
-        """
+        """Describe briefly what breaks a limit."""
         side, unit = "below" if RULES[rule].least else "above", RULES[rule].unit
         limit = self.limits[rule][level]
         return f"{RULES[rule].brief or RULES[rule].words} {value:.3g}{unit}: {level} {side} {limit:g}{unit}"
@@ -278,9 +270,6 @@ def judge(
 
     Only structures that both label maps show can break a rule. A rule about a measurement that is not given is not
     checked. ``whole`` are both scans of a propagation, before its structures are measured.
-
-    >>> judge(PairScore(), default_rules(), regularity={"folding_fraction": 0.002}).text
-    'voxels folded: 0.2 % (fail above 0.1 %, look above 0 %)'
     """
     reasons, unchecked = [], []
     doubts = [text for text in dict.fromkeys(warnings or ()) if text.startswith(DOUBTFUL)]

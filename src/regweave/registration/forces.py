@@ -283,11 +283,7 @@ def laid(
 
 
 def spread(numbers: IntArray, reach: float, voxel: Float64Array) -> IntArray:
-    """Give background (0) within a reach of a structure the number of the nearest one; ``voxel`` are its edges (3,).
-
-    >>> spread(np.array([[[0, 0, 0, 2, 0, 1, 0]]]), 1.0, np.ones(3)).ravel().tolist()
-    [0, 0, 2, 2, 2, 1, 1]
-    """
+    """Give background (0) within a reach of a structure the number of the nearest one; ``voxel`` are its edges (3,)."""
     if reach == 0 or not numbers.any():
         return numbers
     away, nearest = ndimage.distance_transform_edt(numbers == 0, sampling=voxel, return_indices=True)

@@ -299,11 +299,7 @@ class Sharing:
 
     @classmethod
     def of(cls, present: NDArray[np.bool_]) -> Sharing:
-        """Colour greedily, large structures first, by the blocks (K, …) where either map has a structure.
-
-        >>> Sharing.of(np.eye(5, dtype=bool)[:, :, None, None]).groups
-        ((1, 4), (2,), (0, 3))
-        """
+        """Colour greedily, large structures first, by the blocks (K, …) where either map has a structure."""
         touch = np.ones((3, 3, 3), dtype=bool)
         wide = [ndimage.binary_dilation(p, touch) for p in present]
         groups: list[list[int]] = []

@@ -173,11 +173,6 @@ def spread_of(
 
     A column is a title and the format of its numbers; ``values`` has a number for each column of each registration,
     NaN for none. An outlier is its place in the list, the measure, and its value and the median as text.
-
-    >>> dice = [0.8, 0.81, 0.82, 0.83, 0.2]
-    >>> strips, apart = spread_of("abcde", [("Dice after", ".2f")], [[d] for d in dice])
-    >>> strips[0].far, apart[0]["value"]
-    (frozenset({'e'}), '0.20')
     """
     strips: list[Strip] = []
     outliers: list[tuple[float, dict[str, Any]]] = []

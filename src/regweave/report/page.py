@@ -65,31 +65,19 @@ def environment() -> Environment:
 
 
 def visible(value: object) -> object:
-    r"""Replace characters of a text that are not seen by a box; all that a template prints goes through here.
-
-    >>> visible("a\u202eb") == "a\ufffdb"
-    True
-    """
+    r"""Replace characters of a text that are not seen by a box; all that a template prints goes through here."""
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
     return "".join("\ufffd" if c not in "\n\t" and unicodedata.category(c) in UNSEEN else c for c in value)
 
 
 def cell(value: object) -> object:
-    """Content of a table cell: numbers short, a missing value as a dash, other content unchanged.
-
-    >>> cell(0.123456), cell(None), cell("x")
-    ('0.123', '–', 'x')
-    """
+    """Content of a table cell: numbers short, a missing value as a dash, other content unchanged."""
     return number(value) if value is None or isinstance(value, float) else value
 
 
 def number(value: float | None, form: str = ".3f") -> str:
-    """Return a number as text, a dash for none.
-
-    >>> number(0.5, ".1%"), number(-2.0, ".0f"), number(float("nan"))
-    ('50.0%', '−2', '–')
-    """
+    """Return a number as text, a dash for none."""
     if value is None or not math.isfinite(value):
         return DASH
     text = format(value, form)
@@ -97,11 +85,7 @@ def number(value: float | None, form: str = ".3f") -> str:
 
 
 def ml(value: float | None) -> str:
-    """Return a volume with three digits that mean something.
-
-    >>> ml(0.456), ml(12.34), ml(1234.5)
-    ('0.46', '12.3', '1234')
-    """
+    """Return a volume with three digits that mean something."""
     return number(value, ".2f" if value is None or value < 10 else ".1f" if value < 100 else ".0f")
 
 

@@ -199,11 +199,7 @@ WIDE = 300  # pictures of more pixels across have lines of two
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    r"""Encode grey (rows, columns) or RGB (rows, columns, 3) pixels.
-
-    >>> encode_png(np.zeros((2, 3), dtype=np.uint8))[:4]
-    b'\x89PNG'
-    """
+    r"""Encode grey (rows, columns) or RGB (rows, columns, 3) pixels."""
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)):
         raise ValueError(f"pixels are {pixels.dtype} of shape {pixels.shape}; needed are uint8, (H, W) or (H, W, 3)")
     height, width = pixels.shape[:2]
@@ -275,11 +271,7 @@ def _greys(shown: Viewer) -> list[NDArray[np.uint8]]:
 
 
 def square_rows(plane: NDArray[Any], aspect: float) -> NDArray[Any]:
-    """Repeat or leave out rows so that pixels become square; ``aspect`` is their height by their width.
-
-    >>> square_rows(np.array([[1, 2], [3, 4]]), 2.0)[:, 0].tolist()
-    [1, 1, 3, 3]
-    """
+    """Repeat or leave out rows so that pixels become square; ``aspect`` is their height by their width."""
     count = max(1, round(len(plane) * aspect))
     return np.asarray(plane[np.minimum(((np.arange(count) + 0.5) / count * len(plane)).astype(int), len(plane) - 1)])
 

@@ -15,11 +15,7 @@ SLACK = 1e-4  # Parts of a voxel or of a control spacing that rounding in a head
 
 
 def nearest_whole(values: Float64Array) -> Float64Array:
-    """Round to whole numbers; a half stays one, and goes to the even side, if a header has rounded it.
-
-    >>> nearest_whole(np.array([2.5, 2.5000001, 2.4999999, 2.6])).tolist()
-    [2.0, 2.0, 2.0, 3.0]
-    """
+    """Round to whole numbers; a half stays one, and goes to the even side, if a header has rounded it."""
     return np.asarray(np.rint(np.rint(values / SLACK) / (1 / SLACK)), dtype=np.float64)
 
 

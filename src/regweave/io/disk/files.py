@@ -30,11 +30,7 @@ exists, is_file, is_folder = os.path.exists, os.path.isfile, os.path.isdir
 
 
 def suffix_of(path: Path) -> str:
-    """Return the suffix in lower case, both parts where two belong together.
-
-    >>> suffix_of(Path("scan.NII.gz")), suffix_of(Path("a.b.nrrd"))
-    ('.nii.gz', '.nrrd')
-    """
+    """Return the suffix in lower case, both parts where two belong together."""
     name = path.name.lower()
     double = next((suffix for suffix in DOUBLE_SUFFIXES if name.endswith(suffix) and name != suffix), None)
     return double or path.suffix.lower()

@@ -101,11 +101,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def table_cell(text: str) -> str:
-    r"""Return a text as one cell of a table: on one line, and no formula of a spreadsheet.
-
-    >>> table_cell("first\nsecond"), table_cell(" =1+1")
-    ('first second', "'=1+1")
-    """
+    r"""Return a text as one cell of a table: on one line, and no formula of a spreadsheet."""
     line = terminal_safe(CELL_ENDS.sub(" ", text)).strip()
     return f"'{line}" if line.startswith(FORMULA_STARTS) else line
 

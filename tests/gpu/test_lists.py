@@ -1,7 +1,5 @@
 """Lists of pairs on a GPU: how devices are named, who takes which GPU, and that all of it registers there."""
 
-from dataclasses import replace
-
 import pytest
 
 import regweave as rw
@@ -9,7 +7,7 @@ from regweave import notices
 from regweave.cli import main
 from regweave.errors import UsageError
 from regweave.jobs.methods import Method
-from regweave.jobs.runner import Runner, pair_score, score_pair
+from regweave.jobs.runner import Runner, ScoringTask, pair_score, score_pair
 from regweave.jobs.table import pairs_on_disk
 from regweave.jobs.workers import Placement, Team, on_processes, place
 from regweave.learning import samples
@@ -112,7 +110,8 @@ def test_overlaps_of_a_list_are_measured_by_threads_on_a_gpu(with_twin, ran, tra
     method = Method("uniform", training_list.settings)
     with Runner(Reading(), 2, None, tmp_path / "tasks", None, Placement("cuda", (0,))) as run:
         outcomes = run([(p.id, method, p) for p in pairs], dice_only=True)
-        alone = [score_pair(replace(run._task(method, p), device="cpu")) for p in pairs]
+        rest = (Reading(), method.settings, method.model, method.predicted, "cpu")
+        alone = [score_pair(ScoringTask(p.files, run.hashes(p), *rest)) for p in pairs]
     assert ran == ["cuda:0"] * 2 + ["cpu"] * 2
     assert [o.error for o in outcomes] == [None] * 2
     found = [pair_score(o.value).mean() for o in outcomes]

@@ -599,13 +599,15 @@ def needed_bytes(pair: ImagePair, schedule: Settings) -> int:
     """Bytes that the levels and a refinement at the finest of them need at once."""
     fixed, moving = (prod(image.geometry.shape) for image in (pair.fixed, pair.moving))
     full = FLOAT * (fixed + moving + 3 * FULL_FIELDS * fixed)
-    steps = []  # images and fields of the size of a level, costs, messages
-    for level in schedule.levels_for(pair.fixed.geometry):
+
+    def step(level: Level) -> int:
+        """Images and fields of the size of a level, costs, messages."""
         geometry = shrink_geometry(pair.fixed.geometry, level.factors(pair.fixed.geometry))
         nodes = ControlGrid.cover(geometry, level.spacing_mm, level.support).n_nodes
         volume = nodes * level.labels_per_axis**3 * (FLOAT * len(schedule.bank) + DOUBLE * MESSAGES)
-        steps.append(FLOAT * LEVEL_IMAGES * prod(geometry.shape) + volume)
-    return full + max(steps)
+        return FLOAT * LEVEL_IMAGES * prod(geometry.shape) + volume
+
+    return full + max(map(step, schedule.levels_for(pair.fixed.geometry)))
 
 
 def free_bytes(queue: Any, needed: int) -> int:

@@ -238,7 +238,7 @@ def check_leak(train_groups: Iterable[str], test_groups: Iterable[str], *, allow
 
 
 def _bad(name: str, reason: str, hint: str) -> RegweaveError:
-    return RegweaveError("E132", f"{name} is not a usable list of pairs: {reason}", hint)
+    return RegweaveError("E132", f"{name} is not a usable list: {reason}", hint)
 
 
 Pair = PairFiles | Sequence[Any] | Mapping[str, Any]

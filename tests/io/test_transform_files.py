@@ -17,7 +17,7 @@ from regweave.errors import RegweaveError
 from regweave.io import read_transform, write_transform
 from regweave.io.geometry import grid_hash, same_voxels
 from regweave.io.transforms import files, itk
-from regweave.io.transforms.files import FieldList, bound_mm, write_linear
+from regweave.io.transforms.files import bound_mm, pieces_of, write_linear
 from regweave.io.transforms.itk import LINEAR
 from regweave.threads import kernel_threads
 from regweave.types import Ends, Field, Geometry, Transform
@@ -357,7 +357,7 @@ def test_hash_is_that_of_the_voxels_in_space():
 def test_rounding_keeps_its_bound(shape, bound):
     field = some_field(Geometry(shape, np.eye(4)))
     assert bound_mm(field) == bound
-    listed = np.concatenate(list(FieldList(field).pieces())).reshape(*shape[::-1], 3)
+    listed = np.concatenate(list(pieces_of(field))).reshape(*shape[::-1], 3)
     error = np.linalg.norm(listed.transpose(3, 2, 1, 0).astype(np.float64) - field.data, axis=0)
     assert error.max() <= bound * (1 + 1e-5)
     if bound:
@@ -377,7 +377,7 @@ def test_few_planes_at_a_time_give_the_same_file_by_the_filters_of_the_library(t
     write_transform(tmp_path / "t.h5", transform)
     with h5py.File(tmp_path / "t.h5") as file:
         found = file["TransformGroup/2/TransformParameters"]
-        listed = np.concatenate(list(FieldList(transform.field).pieces()))
+        listed = np.concatenate(list(pieces_of(transform.field)))
         assert (found.compression, found.shuffle, found.dtype) == ("gzip", True, np.float32)
         np.testing.assert_array_equal(found[:], listed)
 

@@ -22,8 +22,7 @@ from regweave.io.dicom.series import read_series
 from regweave.io.disk.files import suffix_of
 from regweave.io.geometry import MIN_OVERLAP
 from regweave.io.images import is_dicom_folder, read_stored
-from regweave.io.transforms.ends import require_reference
-from regweave.io.transforms.files import DICOM_SUFFIXES, WRITTEN_SUFFIXES, write_linear
+from regweave.io.transforms.files import DICOM_SUFFIXES, WRITTEN_SUFFIXES, require_reference, write_linear
 from regweave.io.transforms.itk import ANYWHERE
 from regweave.types import Geometry, Transform
 

@@ -15,8 +15,7 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.parse import looks_like_dicom
 from regweave.io.dicom.reg import read_reg, require_frames
 from regweave.io.disk.files import exists, open_file
-from regweave.io.transforms.ends import require_direction, require_series
-from regweave.io.transforms.files import read_transform
+from regweave.io.transforms.files import read_transform, require_direction, require_series
 from regweave.registration.initial import METHODS, initial_affine
 from regweave.spatial.intensity import apply_window, default_window
 from regweave.spatial.warp import warp_points

@@ -7,8 +7,14 @@ from regweave.io.images import Inspection, image_sha256, inspect_image, names_fi
 from regweave.io.labels import read_names, require_names
 from regweave.io.modality import fill_value
 from regweave.io.points import read_points, write_points
-from regweave.io.transforms.files import read_transform, smallest_displacement, total_displacement, write_transform
-from regweave.io.write import write_displacement, write_image, write_labels
+from regweave.io.transforms.files import (
+    read_transform,
+    smallest_displacement,
+    total_displacement,
+    write_displacement,
+    write_transform,
+)  # fmt: skip
+from regweave.io.write import write_image, write_labels
 
 __all__ = [
     "Inspection", "atomic_path", "check_overlap", "check_same_grid", "fill_value", "image_sha256",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import SimpleITK as sitk  # noqa: N813
 
 from regweave import notices
 from regweave.errors import RegweaveError, UsageError
@@ -21,7 +22,6 @@ from regweave.io.disk.files import is_file, is_folder, open_file, stem_of, suffi
 from regweave.io.disk.text import some
 from regweave.io.geometry import affine_of, make_geometry, ras_to_lps, shear_angle
 from regweave.io.labels import list_names, read_names, require_names
-from regweave.io.libraries import sitk
 from regweave.io.modality import modality_of
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import (

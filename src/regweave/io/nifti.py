@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,7 +39,6 @@ from regweave.io.disk.files import (
     suffix_of,
 )
 from regweave.io.geometry import affine_of, make_geometry, ras_to_lps
-from regweave.io.libraries import nib
 from regweave.io.stored import (
     BROKEN,
     GZIP_MARK,

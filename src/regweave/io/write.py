@@ -1,4 +1,4 @@
-"""Writers of images, label maps, displacement fields and series of volumes; the suffix names the format.
+"""Writers of images, label maps and series of volumes; the suffix names the format.
 
 Compressed bytes do not depend on the number of threads.
 """
@@ -14,7 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
+import nibabel as nib
 import numpy as np
+import SimpleITK as sitk  # noqa: N813
 from numpy.typing import DTypeLike, NDArray
 
 from regweave import extras
@@ -23,12 +25,10 @@ from regweave.io.disk.files import is_file, suffix_of
 from regweave.io.disk.outputs import atomic_path
 from regweave.io.geometry import ras_to_lps, set_itk_geometry
 from regweave.io.images import as_path
-from regweave.io.libraries import nib, sitk
-from regweave.io.nifti import COMMENT, SUFFIXES, NiftiFrame, place, read_header
+from regweave.io.nifti import SUFFIXES, NiftiFrame, place, read_header
 from regweave.io.stored import Stored, constant_error, nonfinite_error
-from regweave.io.transforms.ends import KEY, to_line
 from regweave.threads import present_threads
-from regweave.types import Ends, Field, Geometry, LabelMap, Volume
+from regweave.types import Geometry, LabelMap, Volume
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -96,7 +96,6 @@ def _packed(raw: memoryview, strategy: int) -> bytes:
 
 SCANNER = 1  # NIfTI's code for scanner coordinates, given to qform and sform alike so that no reader has a choice
 SLAB_VOXELS = 2**22  # Voxels that are brought into the order of a file at a time
-VECTOR_INTENT = "vector"  # NIfTI intent 1007, whose numbers ITK reads as LPS; 1006 would be read as RAS
 
 
 def write_image(path: str | Path, volume: Volume, dtype: DTypeLike | None = None) -> None:
@@ -123,36 +122,12 @@ def write_labels(path: str | Path, labels: LabelMap) -> None:
     _write(path, labels.data, labels.geometry)
 
 
-def write_displacement(path: str | Path, field: Field, ends: Ends | None = None) -> None:
-    """Write a displacement field, float32 LPS millimetres.
-
-    NIfTI gets five dimensions and intent 1007, the form that ITK, ANTs and 3D Slicer read as a transform in
-    the resampling convention: it takes fixed points to moving points. NRRD and MHA hold three components.
-    The ends are written into a comment extension of NIfTI, or a field of another header.
-    """
-    path = Path(path)
-    if suffix_of(path) in SUFFIXES:
-        vectors = np.moveaxis(field.data.astype(np.float32, copy=False), 0, -1)
-        image = nibabel_image(vectors[:, :, :, np.newaxis, :], field.geometry)
-        image.header.set_intent(VECTOR_INTENT)
-        if ends is not None:
-            line = f"{KEY} {to_line(ends)}".encode("ascii")
-            image.header.extensions.append(nib.nifti1.Nifti1Extension(COMMENT, line))
-        save_nifti(path, image)
-        return
-    image = field.to_sitk()
-    image.SetMetaData("displacement field type", "resampling")  # 3D Slicer's name for our direction
-    if ends is not None:
-        image.SetMetaData(KEY, to_line(ends))
-    _save_itk(path, image)
-
-
 def _write(path: str | Path, data: NDArray[Any], geometry: Geometry) -> None:
     path = Path(path)
     if suffix_of(path) in SUFFIXES:
         save_nifti(path, nibabel_image(data, geometry))
     else:
-        _save_itk(path, sitk_image(data, geometry))
+        save_itk(path, sitk_image(data, geometry))
 
 
 def sitk_image(data: NDArray[Any], geometry: Geometry) -> Any:
@@ -210,7 +185,8 @@ def _pieces(image: Any) -> Iterator[bytes | NDArray[Any]]:
             yield np.ascontiguousarray(volume[:, :, z : z + planes].T)
 
 
-def _save_itk(path: Path, image: Any) -> None:
+def save_itk(path: Path, image: Any) -> None:
+    """Write an image of SimpleITK as .nrrd or .mha, or raise E152."""
     if suffix_of(path) not in {".nrrd", ".mha"}:
         message = f"cannot write '{path}': the suffix must be .nii, .nii.gz, .nrrd or .mha"
         raise UsageError("E152", message, "choose one of these suffixes")

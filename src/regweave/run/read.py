@@ -26,13 +26,12 @@ from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Modality
 if TYPE_CHECKING:
     from os import PathLike
 
-    import nibabel
     import SimpleITK
+    from nibabel.spatialimages import SpatialImage
     from numpy.typing import ArrayLike
 
 ImageLike: TypeAlias = (
-    "str | PathLike[str] | Volume | LabelMap | tuple[ArrayLike, ArrayLike] | SimpleITK.Image "
-    "| nibabel.spatialimages.SpatialImage"
+    "str | PathLike[str] | Volume | LabelMap | tuple[ArrayLike, ArrayLike] | SimpleITK.Image | SpatialImage"
 )
 """A file, a folder with one image, an (array, RAS affine) tuple, or an image of SimpleITK, nibabel, ANTsPy, TorchIO or
 MONAI."""

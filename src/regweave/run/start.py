@@ -12,7 +12,7 @@ from regweave import io
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import exists
 from regweave.io.points import read_guides
-from regweave.io.transforms.ends import require_direction
+from regweave.io.transforms.files import require_direction
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.model.model import Model
 from regweave.registration.initial import METHODS, STRUCTURES, initial_affine

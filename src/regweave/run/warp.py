@@ -24,8 +24,7 @@ from regweave.io.geometry import describe, same_voxels
 from regweave.io.images import as_path, is_dicom, read_stored
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
-from regweave.io.transforms.ends import require_direction, require_reference
-from regweave.io.transforms.files import DICOM_SUFFIXES
+from regweave.io.transforms.files import DICOM_SUFFIXES, require_direction, require_reference
 from regweave.io.transforms.itk import ANYWHERE
 from regweave.io.write import TimeSeries, is_time_series, read_time_series
 from regweave.run.read import ImageLike

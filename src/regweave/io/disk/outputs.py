@@ -24,7 +24,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-Identity = tuple[int, ...]  # Numbers that differ between a file and a later one of the same name
+Identity = tuple[int, ...]
 LONGEST, LONGEST_PATH = 255, 4000
 """Bytes that a name may have on nearly every file system, and a whole path, with room for the hidden folder."""
 STEM = 140  # Bytes of an output's name in the name of its hidden folder
@@ -70,7 +70,8 @@ def _changed(path: str | Path, hint: str = "choose another -o and run the comman
     return RegweaveError("E154", message, hint)
 
 
-def _identity(path: Path) -> Identity | None:
+def identity(path: Path) -> Identity | None:
+    """Return numbers that differ between a file and any other or its changed content; None where there is none."""
     try:
         state = path.lstat()
     except FileNotFoundError:
@@ -165,7 +166,7 @@ def require_absent(path: str | Path, *, overwrite: bool = False, keep: bool = Fa
     check_name(path)
     path = Path(path)
     try:
-        before = _identity(path)
+        before = identity(path)
         if path.is_dir() or (before is not None and not (path.is_file() or path.is_symlink())):
             what = "a folder" if path.is_dir() else "a device or a pipe"
             raise RegweaveError("E150", f"output '{path}' is {what}", "name a file with -o")
@@ -194,7 +195,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             yield part
             with part.open("rb+") as stream:
                 os.fsync(stream.fileno())
-            now = _identity(path)
+            now = identity(path)
             if claim is None or (now is not None and now == claim[0]):
                 part.replace(path)
                 return
@@ -249,7 +250,7 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
     part = target  # until there is one
     try:
         _require_replaceable(target, folder, overwrite)
-        before = _identity(target)
+        before = identity(target)
         if sweep(target.parent, target):
             message = f"another command is writing the output '{folder}' now"
             raise RegweaveError("E154", message, "wait until it has ended, or choose another -o")
@@ -296,7 +297,7 @@ def _publish_folder(part: Path, target: Path, before: Identity | None) -> bool:
     old = target.with_name(f"{_stem(target)}.old-{secrets.token_hex(4)}")
     try:
         if before is not None and target.is_dir() and any(target.iterdir()):
-            if _identity(target) != before or _names(target) is None:
+            if identity(target) != before or _names(target) is None:
                 return False
             target.rename(old)
             if strangers(old):

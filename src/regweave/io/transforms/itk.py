@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import SimpleITK as sitk  # noqa: N813
 from numpy.typing import NDArray
 
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.io.disk.files import available_memory, damaged, open_file, require_memory
+from regweave.io.disk.outputs import Identity, identity
 from regweave.io.geometry import affine_of, make_geometry, set_itk_geometry
 from regweave.io.images import classes_of
-from regweave.io.libraries import sitk
 from regweave.io.stored import nonfinite_error
 from regweave.io.write import sitk_image
 from regweave.types import Field, Float32Array, Float64Array, Geometry, Transform
@@ -57,56 +58,52 @@ LINEAR: dict[str, tuple[Callable[[], Any], int, tuple[int, ...]]] = {
 """Linear transforms: their class in SimpleITK, and how many parameters and fixed parameters they have."""
 
 
+Listed = tuple[str, NDArray[Any], Float64Array]
+"""One transform as a file lists it: the name of its type, its parameters, its fixed parameters."""
+
+
 @dataclass(frozen=True)
 class Part:
-    """One transform of a file: the name of its type as ITK writes it, its parameters, its fixed parameters."""
+    """One transform of a file after its checks: ``kind`` is its type without precision and dimensions."""
 
-    type_name: str
+    kind: str
+    order: int  # of a B-spline
     parameters: NDArray[Any]
     fixed: Float64Array
-
-    @property
-    def kind(self) -> str:
-        """Name of the type without its precision and dimensions."""
-        return self.type_name.split("_")[0]
-
-    @property
-    def order(self) -> int:
-        """Order of a B-spline."""
-        match = TYPE_NAME.fullmatch(self.type_name)
-        return SPLINE_ORDER if match is None or match[5] is None else int(match[5])
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether the transform is a matrix."""
-        return self.kind in LINEAR
-
-    def vectors(self) -> NDArray[Any]:
-        """Parameters of a displacement field as ITK's array (Z, Y, X, 3)."""
-        x, y, z = (int(n) for n in self.fixed[:3])
-        return self.parameters.reshape(z, y, x, 3)
 
     def to_sitk(self) -> Any:
         """Make the transform in SimpleITK."""
         if self.kind == FIELD:
-            image = sitk.GetImageFromArray(self.vectors().astype(np.float64), isVector=True)
+            vectors = self.parameters.reshape(*self.fixed[2::-1].astype(int), 3)
+            image = sitk.GetImageFromArray(vectors.astype(np.float64), isVector=True)
             set_itk_geometry(image, grid_of(self.fixed, "the field"))
             return sitk.DisplacementFieldTransform(image)
-        transform = LINEAR[self.kind][0]() if self.is_linear else sitk.BSplineTransform(3, self.order)
+        transform = LINEAR[self.kind][0]() if self.kind in LINEAR else sitk.BSplineTransform(3, self.order)
         transform.SetFixedParameters(self.fixed.tolist())
         transform.SetParameters(self.parameters.astype(np.float64).tolist())
         return transform
 
 
-def check_parts(parts: Sequence[Part], subject: str) -> list[Part]:
+def check_parts(listed: Sequence[Listed], subject: str) -> list[Part]:
     """Return the transforms of a file without their composite, the last applied first, or raise E102 or E115.
 
     Several transforms must be parts of a composite, whose head has no numbers and comes first.
     """
+    parts = []
+    for name, parameters, fixed in listed:
+        if (match := TYPE_NAME.fullmatch(name)) is None:
+            raise damaged(subject, f"{name[:SHOWN_NAME]!r} is no type of a transform")
+        kind, _, *dimensions, order = match.groups()
+        if dimensions != ["3", "3"]:
+            message = f"{subject} is a transform in {dimensions[0]} dimensions, needed are 3"
+            raise RegweaveError("E115", message, "give a 3-D transform")
+        if kind not in {*LINEAR, COMPOSITE, FIELD, SPLINE} or (order is not None and kind != SPLINE):
+            known = ", ".join([*LINEAR, SPLINE, FIELD, COMPOSITE])
+            message = f"{subject} holds a {name[:SHOWN_NAME]}, known are {known}"
+            raise RegweaveError("E115", message, "convert it to an affine or a displacement field where it was made")
+        parts.append(Part(kind, SPLINE_ORDER if order is None else int(order), parameters, fixed))
     if not parts:
         raise damaged(subject, "no ITK transform in it")
-    for part in parts:
-        _require_known(part, subject)
     if parts[0].kind == COMPOSITE:
         if parts[0].parameters.size or parts[0].fixed.size or len(parts) == 1:
             raise damaged(subject, "its composite has numbers of its own, or no parts")
@@ -116,20 +113,7 @@ def check_parts(parts: Sequence[Part], subject: str) -> list[Part]:
         raise RegweaveError("E115", message, "write one transform, or one composite")
     for part in parts:
         _require_fitting(part, subject)
-    return list(parts)
-
-
-def _require_known(part: Part, subject: str) -> None:
-    if (match := TYPE_NAME.fullmatch(part.type_name)) is None:
-        raise damaged(subject, f"{part.type_name[:SHOWN_NAME]!r} is no type of a transform")
-    kind, _, *dimensions, order = match.groups()
-    if dimensions != ["3", "3"]:
-        message = f"{subject} is a transform in {dimensions[0]} dimensions, needed are 3"
-        raise RegweaveError("E115", message, "give a 3-D transform")
-    if kind not in {*LINEAR, COMPOSITE, FIELD, SPLINE} or (order is not None and kind != SPLINE):
-        known = ", ".join([*LINEAR, SPLINE, FIELD, COMPOSITE])
-        message = f"{subject} holds a {part.type_name[:SHOWN_NAME]}, known are {known}"
-        raise RegweaveError("E115", message, "convert it to an affine or a displacement field where it was made")
+    return parts
 
 
 def _require_fitting(part: Part, subject: str) -> None:
@@ -145,7 +129,7 @@ def _require_fitting(part: Part, subject: str) -> None:
     if part.fixed.size not in fixed:
         expected = " or ".join(map(str, fixed))
         raise damaged(subject, f"{expected} fixed parameters expected of its {kind}, {part.fixed.size} found")
-    if not part.is_linear:
+    if kind not in LINEAR:
         grid_of(part.fixed, subject, order + 1 if kind == SPLINE else 1)
         parameters = 3 * int(np.prod(part.fixed[:3]))
     if part.parameters.size != parameters:
@@ -181,7 +165,7 @@ def _content(path: Path) -> bytes:
         return stream.read()
 
 
-def read_text(path: Path) -> tuple[list[Part], str]:
+def read_text(path: Path) -> tuple[list[Listed], str]:
     """Read all transforms of a text file, and our own note where there is one, or raise E102.
 
     Each line is a comment, empty, or one of ``Transform:``, ``Parameters:`` and ``FixedParameters:`` in this order.
@@ -194,7 +178,7 @@ def read_text(path: Path) -> tuple[list[Part], str]:
     lines = [line.strip() for line in content.split(b"\n")]
     note = next((line[len(NOTE) :].decode("ascii", errors="replace") for line in lines if line.startswith(NOTE)), "")
     fields = iter([line.partition(b":") for line in lines if line and not line.startswith(b"#")])
-    parts = []
+    parts: list[Listed] = []
     for first, _, kind in fields:
         if first.strip() != b"Transform":
             raise damaged(subject, f"{first[:40]!r} is found where a transform should begin")
@@ -204,7 +188,7 @@ def read_text(path: Path) -> tuple[list[Part], str]:
             if key.strip() != wanted:
                 raise damaged(subject, f"it ends before the {wanted.decode()} of a transform")
             lists[n] = _numbers(value, subject)
-        parts.append(Part(name, *lists))
+        parts.append((name, lists[0], lists[1]))
     return parts, note
 
 
@@ -221,7 +205,7 @@ def _numbers(text: bytes, subject: str) -> Float64Array:
 FIXED = "fixed"
 
 
-def read_matlab(path: Path) -> list[Part]:
+def read_matlab(path: Path) -> list[Listed]:
     """Read the transform of a file: an array named by its type, then one named ``fixed``, or raise E102."""
     from scipy.io import loadmat, matlab, whosmat  # noqa: PLC0415  (for a rare format)
 
@@ -237,7 +221,7 @@ def read_matlab(path: Path) -> list[Part]:
         found = [name[:SHOWN_NAME] for name in names[:4]]
         raise damaged(subject, f"its arrays are {found}, needed are a transform and '{FIXED}'")
     parameters, fixed = (arrays[name].ravel() for name in names)
-    return [Part(names[0], parameters, fixed.astype(np.float64))]
+    return [(names[0], parameters, fixed.astype(np.float64))]
 
 
 # HDF5 files
@@ -256,16 +240,10 @@ CPU_S, WALL_S, BYTES_PER_S = 10, 120, 5 << 20
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "HDF5_PLUGIN_PRELOAD": "::", "MALLOC_ARENA_MAX": "1",
 }  # fmt: skip
-written: set[tuple[int, ...]] = set()  # Files that this process wrote, which need no child to be read
+written: set[Identity | None] = set()  # Files that this process wrote, which need no child to be read
 
 
-def identity(path: Path) -> tuple[int, ...]:
-    """Return numbers that differ between a file and any other, and between it and its changed content."""
-    state = path.stat()
-    return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
-
-
-def read_hdf(path: Path) -> tuple[list[Part], Mapping[str, str]]:
+def read_hdf(path: Path) -> tuple[list[Listed], Mapping[str, str]]:
     """Read the transforms of an HDF5 file and the texts at its root, or raise E102, or E140 where they do not fit."""
     subject = f"'{path}'"
     with open_file(path) as stream:
@@ -289,7 +267,7 @@ def read_hdf(path: Path) -> tuple[list[Part], Mapping[str, str]]:
             raise ResourceError(code, f"{subject} cannot be read: {reason}", "use a machine with more memory")
         raise damaged(subject, reason)
     pairs = zip(head["parts"], arrays[::2], arrays[1::2], strict=True)
-    return [Part(part["type"], parameters, fixed) for part, fixed, parameters in pairs], head["notes"]
+    return [(part["type"], parameters, fixed) for part, fixed, parameters in pairs], head["notes"]
 
 
 def _ask_child(path: Path, most: int, extra_s: int) -> tuple[dict[str, Any], list[NDArray[Any]]]:

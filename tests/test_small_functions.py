@@ -239,7 +239,7 @@ a\u001b[2Jb
 (frozenset({'e'}), '0.20')
 """,
     "regweave.report.charts": r"""
->>> s = scale([0.62, 0.91], 100, 0)
+>>> s = Scale([0.62, 0.91], 100, 0)
 >>> s.ticks, round(s(0.8))
 ((0.6, 0.7, 0.8, 0.9, 1.0), 50)
 >>> tag("line", x1=0.5, stroke_width=2)

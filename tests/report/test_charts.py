@@ -10,11 +10,11 @@ from regweave.report.charts import (
     DARK,
     LIGHT,
     STYLE,
+    Scale,
     bar_chart,
     box_plot,
     interval_plot,
     line_chart,
-    scale,
     summary,
 )
 
@@ -184,13 +184,13 @@ def test_ticks_are_round_and_hold_all_values():
         ([-1.3e-5, 2.9e-5], (-2e-05, -1e-05, 0.0, 1e-05, 2e-05, 3e-05)),
         ([3, 1234], (0.0, 250.0, 500.0, 750.0, 1000.0, 1250.0)),
     ):
-        found = scale(values, 100, 0)
+        found = Scale(values, 100, 0)
         assert found.ticks == pytest.approx(ticks, abs=1e-12)
         assert found.low <= min(values) <= max(values) <= found.high
-        texts = [float(t.replace("−", "-")) for t in found.tick_texts()]
+        texts = [float(t.replace("−", "-")) for t in found.texts]
         assert texts == pytest.approx(ticks, rel=1e-9, abs=1e-12)
     for last in (2, 3, 9, 13, 26, 120):
-        ticks = scale(range(1, last + 1), 0, 100, whole=True).ticks
+        ticks = Scale(range(1, last + 1), 0, 100, whole=True).ticks
         assert all(tick.is_integer() for tick in ticks)
         assert 2 <= len(ticks) <= 8
 

@@ -190,7 +190,6 @@ BUDGETS = {"small": 600_000, "normal": 4_000_000, "full": 64_000_000}
 """Voxels of a volume on the page, by how much detail is asked for; a browser holds no more than the last."""
 BUDGET = BUDGETS["normal"]
 BINS, LEVELS = 4096, 256
-TILTED_DEGREES = 2.0
 CT_WINDOWS = {
     "soft tissue": (-160.0, 240.0),
     "mediastinum": (-125.0, 225.0),
@@ -234,10 +233,24 @@ class Display:
     @classmethod
     def of(cls, geometry: Geometry, budget: int = BUDGET, box: Box | None = None) -> Display:
         """Choose axes and shrinking for a grid; a box is cropped first, so that what is left keeps more detail."""
-        axes, flipped = body_axes(geometry.direction)
-        shown = _turned(geometry, axes, flipped, box)
-        factors = _factors(shown, budget)
-        return cls(axes, flipped, factors, shrink_geometry(shown, factors), box)
+        direction = geometry.direction
+        i, j, k = max(itertools.permutations(range(3)), key=lambda axes: sum(abs(direction[range(3), axes])))
+        flipped = (bool(direction[0, i] < 0), bool(direction[1, j] < 0), bool(direction[2, k] < 0))
+        low, high = np.array([(0, geometry.shape[a]) for a in (i, j, k)] if box is None else box).T
+        turn = np.zeros((4, 4))
+        turn[3, 3] = 1.0
+        for display, image in enumerate((i, j, k)):
+            turn[image, display] = -1.0 if flipped[display] else 1.0
+            turn[image, 3] = geometry.shape[image] - 1.0 if flipped[display] else 0.0
+        affine = geometry.affine @ turn
+        affine[:3, 3] += affine[:3, :3] @ low
+        x, y, z = (high - low).tolist()
+        shown, factors = Geometry((x, y, z), affine), np.ones(3, dtype=int)
+        # Voxels are merged along the axis where they are closest, until there are few enough.
+        while np.prod(-(-(high - low) // factors)) > budget:
+            factors[int(np.where(high - low > factors, shown.spacing_mm * factors, np.inf).argmin())] += 1
+        x, y, z = factors.tolist()
+        return cls((i, j, k), flipped, (x, y, z), shrink_geometry(shown, (x, y, z)), box)
 
     def turn(self, data: NDArray[Any]) -> NDArray[Any]:
         """Put the axes in the display's order and crop, without shrinking."""
@@ -257,33 +270,11 @@ class Display:
         ]
         return np.ascontiguousarray(turned[np.ix_(*picked)])
 
-    def inner(self, box: Box) -> list[list[float]]:
-        """Return a box of the image's voxels, along the display axes, in voxels of the page: its two corners."""
-        start = [0, 0, 0] if self.box is None else [low for low, _ in self.box]
-        ends = [
-            [(low - s) / f - 0.5, min((high - s) / f, n) - 0.5]
-            for (low, high), s, f, n in zip(box, start, self.factors, self.geometry.shape, strict=True)
-        ]
-        return [[low for low, _ in ends], [high for _, high in ends]]
-
-    @property
-    def tilted(self) -> bool:
-        """True if planes along the grid are visibly oblique to the body."""
-        return self.tilt_degrees > TILTED_DEGREES
-
     @property
     def tilt_degrees(self) -> float:
         """Largest angle between an axis of the display and its body axis."""
         cosine = np.clip(np.diag(self.geometry.direction), -1.0, 1.0)
         return float(np.degrees(np.arccos(cosine)).max())
-
-
-def body_axes(direction: Float64Array) -> tuple[tuple[int, int, int], tuple[bool, bool, bool]]:
-    """Return the image axis nearest to each of left, posterior, superior, and whether it runs the other way."""
-    best = max(itertools.permutations(range(3)), key=lambda axes: sum(abs(direction[a, axes[a]]) for a in range(3)))
-    i, j, k = best
-    x, y, z = (bool(direction[a, best[a]] < 0) for a in range(3))
-    return (i, j, k), (x, y, z)
 
 
 def quantise(volumes: Sequence[Float32Array]) -> tuple[list[NDArray[np.uint8]], Float32Array]:
@@ -292,56 +283,30 @@ def quantise(volumes: Sequence[Float32Array]) -> tuple[list[NDArray[np.uint8]], 
     Half of the table is spread evenly over the range, half where the voxels are, so that a narrow window still has
     many greys. Return the codes of each volume, and the value of each code, ascending.
     """
-    table = _table(volumes)
+    values = np.concatenate([v.ravel() for v in volumes])
+    few: Float32Array = np.unique(values[:: max(1, values.size // 10_000)])
+    few = np.unique(values) if few.size <= LEVELS else few
+    if few.size <= LEVELS:
+        table = np.pad(few, (0, LEVELS - few.size), mode="edge").astype(np.float32)
+    else:
+        counts, edges = np.histogram(values, bins=BINS, range=(float(values.min()), float(values.max())))
+        mass = np.minimum(counts, values.size / LEVELS)  # one value of many voxels, such as air, needs one code only
+        place = np.concatenate([[0.0], np.cumsum(mass / mass.sum() + 1.0 / BINS)])
+        table = np.interp(np.linspace(0.0, place[-1], LEVELS), place, edges).astype(np.float32)
     between = table[1:] / 2 + table[:-1] / 2  # the sum of two large values is no float32
     return [np.searchsorted(between, v).astype(np.uint8) for v in volumes], table
 
 
-def packed(data: NDArray[Any]) -> str:
-    """Bytes of an array, first axis fastest, little-endian, as base64 of a zlib stream."""
-    raw = data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes(order="F")
-    return base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
+def packed(codes: NDArray[Any], *, smooth: bool = False, **facts: Any) -> dict[str, Any]:
+    """Pack an array for the page: first axis fastest, little-endian, as base64 of a zlib stream, with more ``facts``.
 
-
-def _table(volumes: Sequence[Float32Array]) -> Float32Array:
-    values = np.concatenate([v.ravel() for v in volumes])
-    low, high = float(values.min()), float(values.max())
-    few: Float32Array = np.unique(values[:: max(1, values.size // 10_000)])
-    if few.size <= LEVELS:
-        few = np.unique(values)
-    if few.size <= LEVELS:
-        return np.asarray(np.pad(few, (0, LEVELS - few.size), mode="edge"), dtype=np.float32)
-    counts, edges = np.histogram(values, bins=BINS, range=(low, high))
-    mass = np.minimum(counts, values.size / LEVELS)  # one value of many voxels, such as air, needs one code only
-    place = np.concatenate([[0.0], np.cumsum(mass / mass.sum() + 1.0 / BINS)])
-    even = np.linspace(0.0, place[-1], LEVELS)
-    return np.asarray(np.interp(even, place, edges), dtype=np.float32)
-
-
-def _turned(
-    geometry: Geometry, axes: tuple[int, int, int], flipped: tuple[bool, bool, bool], box: Box | None
-) -> Geometry:
-    low, high = np.array([(0, geometry.shape[a]) for a in axes] if box is None else box).T
-    turn = np.zeros((4, 4))
-    turn[3, 3] = 1.0
-    for display, image in enumerate(axes):
-        turn[image, display] = -1.0 if flipped[display] else 1.0
-        turn[image, 3] = geometry.shape[image] - 1.0 if flipped[display] else 0.0
-    affine = geometry.affine @ turn
-    affine[:3, 3] += affine[:3, :3] @ low
-    x, y, z = (high - low).tolist()
-    return Geometry((x, y, z), affine)
-
-
-def _factors(geometry: Geometry, budget: int) -> Factors:
-    """Merge voxels along the axis where they are closest, until there are few enough."""
-    factors = np.ones(3, dtype=int)
-    shape, spacing = np.array(geometry.shape), geometry.spacing_mm
-    while np.prod(-(-shape // factors)) > budget:
-        step = np.where(shape > factors, spacing * factors, np.inf)
-        factors[int(step.argmin())] += 1
-    x, y, z = (int(f) for f in factors)
-    return x, y, z
+    With ``smooth`` these are the differences of neighbours: where values change slowly they take half the room.
+    """
+    if smooth:
+        flat = codes.ravel(order="F")
+        codes, facts = np.diff(flat, prepend=flat.dtype.type(0)), {"differences": True, **facts}
+    raw = codes.astype(codes.dtype.newbyteorder("<"), copy=False).tobytes(order="F")
+    return {"type": codes.dtype.str[1:], "data": base64.b64encode(zlib.compress(raw, 6)).decode("ascii"), **facts}
 
 
 def windows(
@@ -351,8 +316,12 @@ def windows(
 
     A CT has the usual windows, another image the range of its tissue.
     """
-    auto = {"fixed": _auto(fixed), "moving": _auto(moving)}
-    whole = {name: (float(data.min()), float(data.max())) for name, data in (("fixed", fixed), ("moving", moving))}
+    auto, whole = {}, {}
+    for name, data in (("fixed", fixed), ("moving", moving)):
+        whole[name] = (least, _) = float(data.min()), float(data.max())
+        inside = data[data > least]  # the background is taken to be the smallest value
+        low, high = (float(v) for v in np.percentile(inside, AUTO_PERCENTILES)) if inside.size else (least, least + 1.0)
+        auto[name] = low, max(high, low + 1e-6)
     ct = [name for name in auto if modality[name] == "ct"]
     named = {name: {**auto, **dict.fromkeys(ct, w)} for name, w in CT_WINDOWS.items()} if ct else {"auto": auto}
     if ct:
@@ -378,36 +347,21 @@ def content_box(geometry: Geometry, images: Iterable[Float32Array], labels: Iter
     """
     coarse, whole = Display.of(geometry, COARSE), Display.of(geometry, math.prod(geometry.shape))
     steps = tuple(slice(None, None, coarse.factors[coarse.axes.index(axis)]) for axis in range(3))
-    found = []
-    for image in images:
-        few = coarse.turn(image[steps])
-        found.append(_extent(body_mask(Volume(few, coarse.geometry)), coarse.factors, NOISE))
-    found += [_extent(whole.turn(data) != 0) for data in labels if data.any()]
-    ends = [(min(e[a][0] for e in found), max(e[a][1] for e in found)) for a in range(3)]
-    grown = [(low - round(MARGIN * (high - low)) - 1, high + round(MARGIN * (high - low)) + 1) for low, high in ends]
-    x, y, z = ((max(0, low), min(n, high)) for (low, high), n in zip(grown, whole.geometry.shape, strict=True))
+    few = (Volume(coarse.turn(image[steps]), coarse.geometry) for image in images)
+    masks = [(body_mask(image), coarse.factors, NOISE) for image in few]
+    masks += [(whole.turn(data) != 0, (1, 1, 1), 0.0) for data in labels if data.any()]
+    box = []
+    for axis, n in enumerate(whole.geometry.shape):
+        ends = []
+        for mask, factors, least in masks:
+            there = np.flatnonzero(mask.mean(axis=tuple({0, 1, 2} - {axis})) > least)
+            first, last = (there[0], there[-1] + 1) if there.size else (0, mask.shape[axis])
+            ends.append((int(first) * factors[axis], int(last) * factors[axis]))
+        low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+        margin = round(MARGIN * (high - low)) + 1
+        box.append((max(0, low - margin), min(n, high + margin)))
+    x, y, z = box
     return x, y, z
-
-
-def _extent(mask: NDArray[np.bool_], factors: tuple[int, int, int] = (1, 1, 1), least: float = 0.0) -> Box:
-    """Return the first voxel of a mask along each axis, and the one after the last, in voxels of the image."""
-    ends = []
-    for axis, factor in enumerate(factors):
-        there = np.flatnonzero(mask.mean(axis=tuple({0, 1, 2} - {axis})) > least)
-        ends.append(
-            (int(there[0]) * factor, int(there[-1] + 1) * factor) if there.size else (0, mask.shape[axis] * factor)
-        )
-    x, y, z = ends
-    return x, y, z
-
-
-def _auto(data: Float32Array) -> tuple[float, float]:
-    """Range of the voxels above the background, which is taken to be the smallest value."""
-    inside = data[data > data.min()]
-    if inside.size == 0:
-        return float(data.min()), float(data.min()) + 1.0
-    low, high = (float(v) for v in np.percentile(inside, AUTO_PERCENTILES))
-    return low, max(high, low + 1e-6)
 
 
 def structures(
@@ -415,7 +369,8 @@ def structures(
 ) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]]:
     """Return the code of the structure at each voxel of the page, 0 for none, for each label map; and the structures.
 
-    A structure has its code, label, name, colour, and centre in voxels of the page, None if no map shows it.
+    A structure has its code, label, name, colour, and centre: the voxel of the page that is nearest to its mean in the
+    first map that shows it, None if none does.
     """
     maps = {name: display.labels(data) for name, data in labels.items()}
     values = sorted({int(v) for data in labels.values() for v in np.unique(data)} - {0})
@@ -423,25 +378,17 @@ def structures(
     kind = np.uint8 if len(values) <= 255 else np.uint16
     codes = {name: np.searchsorted(known, data).astype(kind) for name, data in maps.items()}
     places = {name: ndimage.find_objects(data, len(values)) for name, data in codes.items()}
-    rows = [
-        {
-            "code": n, "label": v, "name": names.get(v, str(v)), "colour": COLOURS[(n - 1) % len(COLOURS)],
-            "centre": _centre(codes, places, n),
-        }
-        for n, v in enumerate(values, start=1)
-    ]  # fmt: skip
-    return codes, rows
-
-
-def _centre(codes: Mapping[str, NDArray[Any]], places: Mapping[str, Any], code: int) -> list[int] | None:
-    """Voxel of the structure that is nearest to its mean, in the first label map that shows it."""
-    for name, data in codes.items():
-        box = places[name][code - 1]
-        if box is not None:
-            where = np.argwhere(data[box] == code)
+    rows = []
+    for n, v in enumerate(values, start=1):
+        centre = None
+        if (name := next((name for name in codes if places[name][n - 1] is not None), None)) is not None:
+            box = places[name][n - 1]
+            where = np.argwhere(codes[name][box] == n)
             nearest = where[int(((where - where.mean(axis=0)) ** 2).sum(axis=1).argmin())]
-            return [int(i) + part.start for i, part in zip(nearest, box, strict=True)]
-    return None
+            centre = [int(i) + part.start for i, part in zip(nearest, box, strict=True)]
+        colour = COLOURS[(n - 1) % len(COLOURS)]
+        rows.append({"code": n, "label": v, "name": names.get(v, str(v)), "colour": colour, "centre": centre})
+    return codes, rows
 
 
 Coded = tuple[NDArray[np.uint8], float, float]
@@ -489,10 +436,11 @@ def limit_map(limit: Float32Array, display: Display) -> Coded:
     return np.where(known, codes, 0).astype(np.uint8), -step, step
 
 
-def metric_map(nodes: NodeEvidence, display: Display) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def metric_map(nodes: NodeEvidence, display: Display) -> tuple[NDArray[np.uint8], NDArray[np.uint8], list[float]]:
     """Return for each voxel the number of the member with the largest influence, and its share in percent.
 
-    Numbers begin at 1; 0 means that all labels cost the same.
+    Numbers begin at 1; 0 means that all labels cost the same. The last value is the part of the other voxels that each
+    member decides.
     """
     best = np.zeros(display.geometry.shape, dtype=np.float32)
     total, who = np.zeros_like(best), np.zeros(best.shape, dtype=np.uint8)
@@ -502,14 +450,9 @@ def metric_map(nodes: NodeEvidence, display: Display) -> tuple[NDArray[np.uint8]
         who[here > best] = number
         np.maximum(best, here, out=best)
     share = np.divide(best, total, out=np.zeros_like(best), where=total > 0)
-    return who, np.rint(100 * share).astype(np.uint8)
-
-
-def member_parts(who: NDArray[np.uint8], n_members: int) -> list[float]:
-    """Part of the voxels that each member decides, of those where any does."""
-    counts = np.bincount(who.ravel(), minlength=n_members + 1)[1 : n_members + 1]
-    total = int(counts.sum())
-    return [float(c) / total if total else 0.0 for c in counts]
+    counts = np.bincount(who.ravel(), minlength=len(nodes.members) + 1)[1:]
+    parts = [float(c) / max(int(counts.sum()), 1) for c in counts]
+    return who, np.rint(100 * share).astype(np.uint8), parts
 
 
 def grid_field(field: Field, display: Display) -> tuple[NDArray[np.int16], int]:
@@ -542,12 +485,12 @@ class Viewer:
 
     def __init__(self, result: Result, folder: Path, budget: int = BUDGET) -> None:
         images, clinic, modality = result.images, result.clinic, result.provenance.modality
-        volumes = {"fixed": result.fixed, "moving": images.before, "warped": result.warped}
+        volumes = {"fixed": images.fixed, "moving": images.before, "warped": images.warped}
         grid = volumes["fixed"].geometry
         # A file keeps float32: a page made again from files has the same numbers.
         self.result, self.geometry = result, Geometry(grid.shape, grid.affine.astype(np.float32).astype(np.float64))
         grids = {f"the {name} image": of.geometry for name, of in volumes.items()}
-        grids["the transform"] = result.transform.field.geometry
+        grids["the transform"] = images.transform.field.geometry
         drawn, maps = None, {}
         set_file = "" if clinic is None or not clinic.slices_mm else clinic.files.get(STRUCTURE_SET, "")
         if is_file(folder / set_file):  # a copy of the result may lack it
@@ -587,7 +530,9 @@ class Viewer:
         self.windows = windows(small["fixed"], small["moving"], sides, content)
         self.unit = "HU" if modality.fixed == "ct" else ""
         near = [maps[name] for name in ("fixed", "before") if name in maps][:1]
-        self.view = self.display.inner(content_box(self.geometry, [result.fixed.data], near))
+        inner = np.array(content_box(self.geometry, [volumes["fixed"].data], near)).T
+        low, high = ((end - [first for first, _ in box]) / self.display.factors for end in inner)
+        self.view = [(low - 0.5).tolist(), (np.minimum(high, self.display.geometry.shape) - 0.5).tolist()]
         if self.contours is not None and self.contours.rings:
             low, high = self.contours.corners(self.contours.rings)
             ends = np.minimum(self.view[0], low), np.maximum(self.view[1], high)
@@ -609,71 +554,47 @@ class Viewer:
 
     def data(self, jacobian: Float32Array) -> dict[str, Any]:
         """Return the JSON values that the script of the viewer reads."""
-        result, geometry = self.result, self.display.geometry
-        nodes, start = result.images.nodes, result.provenance.start
-        moved, step = grid_field(result.transform.field, self.display)
+        result, geometry, contours = self.result, self.display.geometry, self.contours
+        images, start = result.images, result.provenance.start
+        moved, step = grid_field(images.transform.field, self.display)
         moved = np.moveaxis(moved, 0, -1)  # packed arrays run along their first axis fastest: each component is a block
+        to_voxels = np.linalg.inv(geometry.affine)
+        # The fixed landmark, and its partner before and after, in voxels of the page.
+        places = {"fixed": "fixed_mm", "before": "start_mm", "after": "warped_mm"}
+        landmarks = [
+            {"name": point.name}
+            | {key: (to_voxels @ [*getattr(point, name), 1.0])[:3].tolist() for key, name in places.items()}
+            for point in (() if result.landmarks is None else result.landmarks.points)
+        ]
         data: dict[str, Any] = {
             "shape": list(geometry.shape), "affine": geometry.affine.tolist(),
             "spacing": geometry.spacing_mm.tolist(), "view": self.view, "unit": self.unit,
             "words": FIXED_AND_MOVING if result.clinic is None else TODAY_AND_PLAN,
             "tile": float(max(np.array(geometry.shape) * geometry.spacing_mm)) / TILES,
-            "images": {name: _smooth_item(codes) for name, codes in self.codes.items()},
+            "images": {name: packed(codes, smooth=True) for name, codes in self.codes.items()},
             "tables": {name: [float(f"{v:.6g}") for v in table] for name, table in self.tables.items()},
-            "windows": self.windows, "labels": {name: _item(codes) for name, codes in self.labels.items()},
-            "structures": self.structures, "landmarks": self._landmarks(), "start": self.start,
+            "windows": self.windows, "labels": {name: packed(codes) for name, codes in self.labels.items()},
+            "structures": self.structures, "landmarks": landmarks, "start": self.start,
             "initial": None if start.field else [list(row) for row in start.matrix], "markups": MARKUPS_SCHEMA,
-            "jacobian": _coded_item(jacobian_map(jacobian, self.display)),
-            "grid": {**_item(moved), "shape": list(moved.shape[:3]), "step": step, "unit": GRID_UNIT},
+            "grid": packed(moved, shape=list(moved.shape[:3]), step=step, unit=GRID_UNIT),
         }  # fmt: skip
-        if result.images.limit is not None:
-            data["limit"] = _coded_item(limit_map(result.images.limit.data, self.display))
-        if self.contours is not None:
-            data["contours"] = _contours_item(self.contours, geometry.spacing_mm)
-        if nodes is not None:
-            who, share = metric_map(nodes, self.display)
-            parts = member_parts(who, len(nodes.members))
-            members = {"members": list(nodes.members), "parts": parts}
-            data["metric"] = {**_item(who), "share": _smooth_item(share), **members}
-            data["confidence"] = _coded_item(confidence_map(nodes, self.display))
-        return data
-
-    def _landmarks(self) -> list[dict[str, Any]]:
-        """Return the landmarks in voxels of the page: the fixed one, and its partner before and after."""
-        to_voxels = np.linalg.inv(self.display.geometry.affine)
-        points = () if self.result.landmarks is None else self.result.landmarks.points
-        places = {"fixed": "fixed_mm", "before": "start_mm", "after": "warped_mm"}
-        return [
-            {"name": point.name}
-            | {key: (to_voxels @ [*getattr(point, name), 1.0])[:3].tolist() for key, name in places.items()}
-            for point in points
-        ]
-
-
-def _item(codes: NDArray[Any]) -> dict[str, Any]:
-    return {"type": codes.dtype.str[1:], "data": packed(codes)}
-
-
-def _smooth_item(codes: NDArray[np.uint8]) -> dict[str, Any]:
-    """Pack the differences of neighbours, modulo 256: where values change slowly they take half the room."""
-    flat = codes.ravel(order="F")
-    return {**_item(np.diff(flat, prepend=flat.dtype.type(0))), "differences": True}
-
-
-def _coded_item(coded: Coded) -> dict[str, Any]:
-    codes, first, step = coded
-    return {**_smooth_item(codes), "first": first, "step": step}
-
-
-def _contours_item(contours: Contours, spacing_mm: Float64Array) -> dict[str, Any]:
-    """Pack polygons in hundredths of a millimetre, as differences."""
-    a, b = (axis for axis in range(3) if axis != contours.axis)
-    rings = contours.rings
-    head = np.array([(r.code, r.slice, len(r.points)) for r in rings], dtype=np.int32).reshape(-1, 3)
-    points = np.concatenate([r.points for r in rings]) if rings else np.zeros((0, 2))
-    units = np.rint(points * spacing_mm[[a, b]] / UNIT_MM).astype(np.int32).ravel(order="F")
-    return {
-        "axis": contours.axis, "slices": [round(float(s), 6) for s in contours.slices],
-        "edges": [round(float(s), 6) for s in contours.edges], "unit": UNIT_MM, "rings": _item(head.ravel()),
-        "points": {**_item(np.diff(units, prepend=np.int32(0))), "differences": True},
-    }  # fmt: skip
+        maps = {"jacobian": jacobian_map(jacobian, self.display)}
+        if images.limit is not None:
+            maps["limit"] = limit_map(images.limit.data, self.display)
+        if contours is not None:
+            a, b = (axis for axis in range(3) if axis != contours.axis)
+            rings = contours.rings
+            head = np.array([(r.code, r.slice, len(r.points)) for r in rings], dtype=np.int32).reshape(-1, 3)
+            points = np.concatenate([r.points for r in rings]) if rings else np.zeros((0, 2))
+            units = np.rint(points * geometry.spacing_mm[[a, b]] / UNIT_MM).astype(np.int32)
+            data["contours"] = {
+                "axis": contours.axis, "slices": [round(float(s), 6) for s in contours.slices],
+                "edges": [round(float(s), 6) for s in contours.edges], "unit": UNIT_MM, "rings": packed(head.ravel()),
+                "points": packed(units, smooth=True),
+            }  # fmt: skip
+        if (nodes := images.nodes) is not None:
+            who, share, parts = metric_map(nodes, self.display)
+            data["metric"] = packed(who, share=packed(share, smooth=True), members=list(nodes.members), parts=parts)
+            maps["confidence"] = confidence_map(nodes, self.display)
+        coded = {key: packed(codes, smooth=True, first=first, step=step) for key, (codes, first, step) in maps.items()}
+        return data | coded

@@ -229,7 +229,7 @@ a\u001b[2Jb
 [0, 0, 2, 2, 2, 1, 1]
 """,
     "regweave.registration.scene": r"""
->>> Sharing.of(np.eye(5, dtype=bool)[:, :, None, None]).groups
+>>> share_channels(np.eye(5, dtype=bool)[:, :, None, None])[0]
 ((1, 4), (2,), (0, 3))
 """,
     "regweave.report.batch": r"""

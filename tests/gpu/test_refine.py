@@ -12,7 +12,6 @@ from scipy import ndimage
 from regweave.config.settings import Level, Member, Refine, Settings
 from regweave.registration.cpu import CPU
 from regweave.registration.cuda import CudaDevice
-from regweave.registration.forces import ClassWeights
 from regweave.registration.refine import refine
 from regweave.registration.scene import Scene
 from regweave.types import Geometry, Image, ImagePair, LabelMap, StructureMaps, WeightTable
@@ -134,25 +133,24 @@ def test_knots_and_members_without_a_kernel_come_from_the_host(twin):
 
 
 def test_columns_are_laid_as_on_the_host(twin):
-    device, weights = uploaded_scene.UploadingDevice(twin), table(ROWS["classes"])
+    device, row = uploaded_scene.UploadingDevice(twin), np.array([0.1, 0.2, 0.3], dtype=np.float32)
     scene = device.scene(PAIR, SCHEDULE)
     u = np.full((3, *SHAPE), 0.4, dtype=np.float32)
     valid = np.random.default_rng(0).random(SHAPE, dtype=np.float32)
-    host = ClassWeights(CPU, Scene.whole(PAIR, SCHEDULE), u, weights, 2.0)
-    laid = ClassWeights(device, scene, device.upload(u), weights, 2.0)
-    assert len(np.unique(host.numbers)) == 3
-    assert np.array_equal(laid.numbers.numpy(), host.numbers)
-    found = laid.of_voxels(BANK[0], device.upload(valid), 0.25).numpy()
-    np.testing.assert_allclose(found, host.of_voxels(BANK[0]) * valid * np.float32(0.25), rtol=1e-6)
+    expected = CPU.columns(Scene.whole(PAIR, SCHEDULE), u, CLASSES, 2.0)
+    columns = device.columns(scene, device.upload(u), CLASSES, 2.0)
+    assert len(np.unique(expected)) == 3
+    assert np.array_equal(columns.numpy(), expected)
+    found = device.laid(scene, columns, row, device.upload(valid), 0.25).numpy()
+    np.testing.assert_allclose(found, row[expected] * valid * np.float32(0.25), rtol=1e-6)
 
 
 def test_labels_beyond_32_bits_choose_their_columns(twin):
     large = (0, 3, 7_000_000_000)
     data = np.array(large)[np.searchsorted(CLASSES, PAIR.moving_labels.data)]
     pair = PAIR.with_moving(labels=LabelMap(data, GRID))
-    weights = WeightTable(table(ROWS["classes"]).matrix, tuple(m.name for m in BANK), large, 0.05)
     device, u = uploaded_scene.UploadingDevice(twin), np.zeros((3, *SHAPE), dtype=np.float32)
-    laid = ClassWeights(device, device.scene(pair, SCHEDULE), device.upload(u), weights, 0.0)
-    expected = ClassWeights(CPU, Scene.whole(pair, SCHEDULE), u, weights, 0.0).numbers
+    found = device.columns(device.scene(pair, SCHEDULE), device.upload(u), large, 0.0)
+    expected = CPU.columns(Scene.whole(pair, SCHEDULE), u, large, 0.0)
     assert len(np.unique(expected)) == 3
-    assert np.array_equal(laid.numbers.numpy(), expected)
+    assert np.array_equal(found.numpy(), expected)

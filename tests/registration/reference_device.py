@@ -11,9 +11,9 @@ import numpy as np
 from scipy import ndimage
 
 from regweave import metrics
-from regweave.energy import assemble, fit_scales
+from regweave.energy import assemble, cost_volume, fit_scales
 from regweave.registration import forces as steps
-from regweave.registration.cpu import VALID_SHARE, host_costs
+from regweave.registration.cpu import VALID_SHARE
 from regweave.registration.forces import (
     SMALL_DIFFERENCE,
     DataTerm,
@@ -95,7 +95,8 @@ class ReferenceDevice:
         fixed, moved = scene.images(u.value)
         members, grid = around.schedule.bank, around.grid
         unknown = [m for m in members if m.metric not in METRICS]
-        by_host = iter(host_costs(scene.host, self.download(u), unknown, around)) if unknown else iter(())
+        compared = scene.host.compare(unknown, self.download(u)) if unknown else []
+        by_host = iter(cost_volume(compared, grid, around.labels))
         rows = []
         for member in members:
             if member.metric not in METRICS:

@@ -9,7 +9,7 @@ from scipy import ndimage
 from regweave.config.settings import Level, Member, Refine, Settings
 from regweave.registration.align import align
 from regweave.registration.cpu import CPU
-from regweave.registration.forces import SMALL_DIFFERENCE, ClassWeights
+from regweave.registration.forces import SMALL_DIFFERENCE
 from regweave.registration.refine import refine
 from regweave.registration.scene import Scene
 from regweave.types import Geometry, Image, ImagePair, LabelMap, StructureMaps, WeightTable
@@ -92,11 +92,10 @@ def test_one_weight_for_all_maps_is_their_mean():
 
 
 def test_images_use_the_column_of_the_moved_label_and_of_its_surroundings():
-    w = table(plain=[0.1, 0.2, 0.3])
-    bare = ClassWeights(CPU, scene_of(), STILL, w, 0.0).of_voxels(BANK[0])
+    row = np.array([0.1, 0.2, 0.3], dtype=np.float32)
+    bare, wide = (row[CPU.columns(scene_of(), STILL, CLASSES, reach)] for reach in (0.0, 2.0))
     number = balls([(9, 8, 9), (17, 9, 9)])
-    np.testing.assert_allclose(bare, np.array([0.1, 0.2, 0.3], dtype=np.float32)[number])
-    wide = ClassWeights(CPU, scene_of(), STILL, w, 2.0).of_voxels(BANK[0])
+    np.testing.assert_allclose(bare, row[number])
     at = np.indices(SHAPE) * (GRID.spacing_mm / 2 ** (1 / 3))[:, None, None, None]
     for value, k in ((0.2, 1), (0.3, 2)):
         inside = at[:, number == k].T
@@ -109,8 +108,9 @@ def test_images_use_the_column_of_the_moved_label_and_of_its_surroundings():
             if min(near, far) > 2.0:
                 assert wide[voxel] == np.float32(0.1)
     assert (wide != bare).any()
-    without = scene_of(PAIR.with_moving(labels=None))
-    assert (ClassWeights(CPU, without, STILL, w, 0.0).of_voxels(BANK[0]) == np.float32(0.1)).all()
+    for pair, expected in ((PAIR, bare), (PAIR.with_moving(labels=None), np.full(SHAPE, row[0]))):
+        (term,) = CPU.data_terms(scene_of(pair), STILL, BANK[:1], table(plain=row), Refine(steps=1)).terms
+        np.testing.assert_allclose(term.weight / term.weight[0, 0, 0], expected / expected[0, 0, 0], rtol=1e-5)
 
 
 def test_a_stiff_class_bends_less():

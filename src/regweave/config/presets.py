@@ -153,9 +153,9 @@ def _banks(chosen: Settings, members: Iterable[str]) -> dict[str, Any]:
 
 def _by_hand(members: Sequence[Member]) -> Sequence[Member]:
     """Let members take part in the refinement where none would: a preset gives that part to others of its bank."""
-    if any(m.stage != "levels" and m.differentiable for m in members):
+    if any(m.stage != "levels" and m.penalty for m in members):
         return members
-    return [m.model_copy(update={"stage": "both"}) if m.differentiable else m for m in members]
+    return [m.model_copy(update={"stage": "both"}) if m.penalty else m for m in members]
 
 
 def _member(name: str, bank: tuple[Member, ...]) -> Member:

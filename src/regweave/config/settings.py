@@ -102,7 +102,7 @@ class Member(StrictModel):
         known(metrics.registry, self.metric, self.options)
         if self.window is not None and not self.window[1] - self.window[0] >= NARROWEST_WINDOW:
             raise ValueError(f"window {list(self.window)} of {self.name!r} is empty; give low < high")
-        if self.stage == "refine" and not self.differentiable:
+        if self.stage == "refine" and self.penalty is None:
             raise ValueError(f"{self.metric!r} of {self.name!r} cannot be compared voxel by voxel; not for refine")
         if self.source != "image" and self.weight:
             raise ValueError(
@@ -119,9 +119,9 @@ class Member(StrictModel):
         return self
 
     @property
-    def differentiable(self) -> bool:
-        """True if the metric defines how to compare voxel by voxel, as the refinement does."""
-        return hasattr(self.implementation, "PENALTY")
+    def penalty(self) -> str | None:
+        """How the refinement compares voxel by voxel, as the metric has it in ``PENALTY``; None where it does not."""
+        return getattr(self.implementation, "PENALTY", None)
 
     @cached_property
     def implementation(self) -> metrics.Metric:
@@ -398,7 +398,7 @@ class Settings(StrictModel):
     @property
     def continuous(self) -> tuple[Member, ...]:
         """Members of the refinement."""
-        return tuple(m for m in self.bank if m.stage != "levels" and m.differentiable)
+        return tuple(m for m in self.bank if m.stage != "levels" and m.penalty is not None)
 
     def for_levels(self, *tables: WeightTable | None) -> Settings:
         """Return the settings with the members of the discrete levels that compare images or have a weight in a table.

@@ -143,7 +143,7 @@ def baseline_methods(base: Settings, modality: BankName) -> list[Method]:
 def _single(base: Settings, modality: BankName, member: Member) -> Method:
     """One member as the whole bank; refinement is left out where it cannot compare voxel by voxel."""
     content = base.model_dump(mode="json") | {"banks": {modality: [member.model_dump(mode="json")]}}
-    if not member.differentiable:
+    if not member.penalty:
         content["refine"]["steps"] = 0
     settings = registration_settings.validate(content, f"the baseline {member.name}")
     return Method(f"single:{member.name}", settings, tunable=True)

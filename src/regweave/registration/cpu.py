@@ -5,7 +5,7 @@
 themselves read (grids, energies, costs) is on the host.
 
 Another device is a class with the same methods, and its line in `regweave.registration.devices.DEVICES`. A metric that
-it has no kernel for goes through `host_costs`, and a penalty through `regweave.registration.forces.host_forces`. The
+it has no kernel for goes through `regweave.energy.cost_volume`, a penalty through `forces.host_forces`. The
 host computes costs (N, L) or a force (3, X, Y, Z), and the device uploads them.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from regweave import _core, losses
-from regweave.config.settings import Member, Settings
+from regweave.config.settings import Settings
 from regweave.energy import cost_volume, fit_scales, solve
 from regweave.registration import forces as continuous
 from regweave.registration.scene import Scene
@@ -45,47 +45,38 @@ class StepSearch:
 def measure(
     scene: Scene, u: Float32Array, around: StepSearch, scales: Float64Array | None
 ) -> tuple[Terms, Float64Array]:
-    """Terms around the estimate u, and the scales of the members, fitted where none are given."""
-    costs = host_costs(scene, u, around.schedule.bank, around)
-    grid, labels = around.grid, around.labels
+    """Terms around the estimate u, and the scales of the members, fitted where none are given.
+
+    Shares of classes are the columns of W that each node uses, (N, C), or each label of it, (N, L, C). The base of an
+    elastic energy is the displacement that each node has so far, in control spacings, (N, 3).
+    """
+    grid, labels, schedule, classes = around.grid, around.labels, around.schedule, around.classes
+    costs = cost_volume(scene.compare(schedule.bank, u), grid, labels)
     weight = scene.valid(u)
     valid = None if weight.min() == 1 else grid.means(weight)
-    if valid is not None and scene.masked:
+    if valid is not None and any(share is not None for share in scene.mask_shares):
         costs *= valid[:, None]  # a cost is a mean over the support, to which voxels outside add nothing
     if scales is None:
         scales = fit_scales(costs)
     costs *= (1 / scales).astype(np.float32)[:, None, None]
     if valid is not None:
         costs[:, valid < VALID_SHARE] = 0
-    terms = Terms(
-        costs=costs,
-        shares=_class_shares(scene, u, around),
-        shape=grid.nodes,
-        offsets=labels.in_units_of(grid.spacing),
-        base=_node_displacements(u, grid) if around.schedule.pairwise == "elastic" else None,
-    )
-    return terms, scales
-
-
-def host_costs(scene: Scene, u: Float32Array, members: Sequence[Member], around: StepSearch) -> Float32Array:
-    """Raw costs (M, N, L) of some members, by the host: the way of a metric that a device has no kernel for."""
-    return cost_volume(scene.compare(members, u), around.grid, around.labels)
-
-
-def _class_shares(scene: Scene, u: Float32Array, around: StepSearch) -> Float32Array:
-    """Columns of W that each node uses, (N, C), or each label of it, (N, L, C)."""
-    grid, schedule, classes = around.grid, around.schedule, around.classes
-    if scene.pair.moving_labels is None or len(classes) == 1:
-        shares = np.zeros((grid.n_nodes, len(classes)), dtype=np.float32)
-        shares[:, 0] = 1
-        return shares
-    rule, labels = RULES[schedule.class_rule], scene.moved_labels(u)
-    box = grid.with_support(tuple(round(edge * schedule.class_reach) for edge in grid.support))
-    if schedule.class_at == "anchored":
-        return rule(box.shares(numbers_of(labels, classes), len(classes)))
-    masks = one_hot(labels, classes)
-    where = (*box.support_arguments, *around.labels.offsets)
-    return rule(np.stack([_core.mean_volume(m[None], m[None], *where) for m in masks], axis=-1))
+    if scene.pair.moving.labels is None or len(classes) == 1:
+        shares = np.eye(1, len(classes), dtype=np.float32).repeat(grid.n_nodes, axis=0)
+    else:
+        rule, moved = RULES[schedule.class_rule], scene.moved_labels(u)
+        box = grid.with_support(tuple(round(edge * schedule.class_reach) for edge in grid.support))
+        if schedule.class_at == "anchored":
+            shares = rule(box.shares(numbers_of(moved, classes), len(classes)))
+        else:
+            where = (*box.support_arguments, *labels.offsets)
+            masks = (m[None] for m in one_hot(moved, classes))
+            shares = rule(np.stack([_core.mean_volume(m, m, *where) for m in masks], axis=-1))
+    base = None
+    if schedule.pairwise == "elastic":
+        at_nodes = _core.resample_field(u, grid.nodes, grid.spacing, grid.origin)
+        base = np.asarray(at_nodes.reshape(3, -1).T / grid.spacing, dtype=np.float64)
+    return Terms(costs, shares, grid.nodes, labels.in_units_of(grid.spacing), base=base), scales
 
 
 def loss(scene: Scene, u: Float32Array, around: StepSearch, structures: Sequence[int] | None) -> Float32Array:
@@ -99,12 +90,6 @@ def loss(scene: Scene, u: Float32Array, around: StepSearch, structures: Sequence
     return losses.get(around.schedule.loss).volume(
         fixed_masks, moving_masks, around.grid, around.labels.offsets, around.schedule.loss_settings
     )
-
-
-def _node_displacements(u: Float32Array, grid: ControlGrid) -> Float64Array:
-    """Displacement that each node has so far, in control spacings, (N, 3)."""
-    at_nodes = _core.resample_field(u, grid.nodes, grid.spacing, grid.origin)
-    return np.asarray(at_nodes.reshape(3, -1).T / grid.spacing, dtype=np.float64)
 
 
 class CpuDevice:
@@ -126,17 +111,7 @@ class CpuDevice:
     held_back = staticmethod(continuous.held_back)
     unfolded = staticmethod(continuous.unfolded)
 
-    def upload(self, array: Float32Array) -> Float32Array:
-        """Bring an array to the device: the array itself."""
-        return array
-
-    def download(self, array: Any) -> Any:
-        """Bring an array to the host: the array itself."""
-        return array
-
-    def terms(self, terms: Terms) -> Terms:
-        """Bring terms to the host: the terms themselves."""
-        return terms
+    upload = download = terms = staticmethod(lambda value: value)  # what is on the device is on the host
 
     def minimize(self, terms: Terms, weights: WeightTable, schedule: Settings) -> Solution:
         """Minimise w·Ψ with the engine of the schedule; the labels stay on the device."""

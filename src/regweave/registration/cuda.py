@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from regweave import metrics
 from regweave.config.settings import Level, Member, Refine, Settings
-from regweave.energy import QUIET_NODE, TIE_BREAK, Comparison, solve
+from regweave.energy import QUIET_NODE, TIE_BREAK, Comparison, cost_volume, solve
 from regweave.errors import ResourceError
 from regweave.metrics import dwt, mi, mind
 from regweave.registration import cpu
@@ -152,8 +152,8 @@ class CudaScene:
 
     @cached_property
     def _mask_weights(self) -> tuple[Any, Any]:
-        found = (self.host.moving_weight, self.host.fixed_weight)
-        moving, fixed = (None if w is None else self.device.queue.upload(np.ascontiguousarray(w)) for w in found)
+        found = self.host.mask_shares
+        fixed, moving = (None if w is None else self.device.queue.upload(np.ascontiguousarray(w)) for w in found)
         return moving, fixed
 
     def class_numbers(self, u: Any, classes: tuple[int, ...]) -> Any:
@@ -347,7 +347,7 @@ class CudaDevice:
         kernels, grid = self.kernels, around.grid
         costs = self._costs(scene, u, around)
         valid = kernels.support_mean(self.constants.search(grid, around.labels), scene.valid(u))
-        masked = scene.host.masked
+        masked = any(share is not None for share in scene.host.mask_shares)
         if scales is None:
             scales = kernels.fit_scales(costs, valid if masked else None, QUIET_NODE)
         kernels.scale_costs(costs, scales, valid, masked, VALID_SHARE)
@@ -364,7 +364,8 @@ class CudaDevice:
             if compared is None or not self._cost_row(scene, compared, around, costs.part(m, m + 1)):
                 left.append(m)
         if left:
-            rows = cpu.host_costs(scene.host, u.numpy(), [members[m] for m in left], around)
+            by_host = scene.host.compare([members[m] for m in left], u.numpy())
+            rows = cost_volume(by_host, around.grid, around.labels)
             for m, row in zip(left, rows, strict=True):
                 self.kernels.copy(self.queue.upload(row[None]), costs.part(m, m + 1))
         return costs
@@ -471,7 +472,7 @@ class CudaDevice:
 
     def _add(self, balance: Any, term: DataTerm, compared: Any) -> None:
         """Add cost and force of a comparison of features (C, X, Y, Z)."""
-        fixed, moved, add = compared.fixed, compared.moved, PENALTIES[term.penalty]
+        fixed, moved, add = compared.fixed, compared.moved, PENALTIES[str(term.member.penalty)]
         if term.channels is None:
             add(self.kernels, balance, term, 0, fixed, moved, None, 1.0)
             return

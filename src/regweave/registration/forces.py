@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from regweave.registration.scene import Scene, view_of
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.node_classes import numbers_of
 from regweave.spatial.pyramid import Factors, change_level
-from regweave.types import Float32Array, Float64Array, Geometry, IntArray, WeightTable
+from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, IntArray, WeightTable
 
 LEAST_FORCE = 1e-3  # Forces of this size are rounding and are not scaled up; features are in [0, 1]
 SMALL_DIFFERENCE = 0.01  # Differences of features in [0, 1] below this are penalised quadratically
@@ -53,14 +52,9 @@ class DataTerm:
     channels: tuple[Any, ...] | None = None
     sums: dict[int, Any] = field(default_factory=dict)
 
-    @property
-    def penalty(self) -> str:
-        """Name of the penalty of the metric."""
-        return str(self.member.implementation.PENALTY)  # type: ignore[attr-defined]
-
     def cost(self, comparison: Comparison, force: Float32Array) -> float:
         """Cost of a comparison; its derivative is added to ``force``."""
-        penalty, options = PENALTIES[self.penalty], self.member.metric_options
+        penalty, options = PENALTIES[str(self.member.penalty)], self.member.metric_options
         if self.channels is None:
             return penalty(comparison.fixed, comparison.moved, self.weight, force, self.radius, options)
         # A penalty is a mean over channels: one by one, each counts as many times as there are.
@@ -90,28 +84,51 @@ def data_terms(
 
     A member that the device cannot compare is left out.
     """
-    table = counted_once(scene.host, members, weights.select(tuple(m.name for m in members)))
-    classes = ClassWeights(device, scene, u, table, settings.class_reach_voxels)
-    valid, out = scene.valid(u), []
-    for comparison, member in zip(scene.compare(members, u), members, strict=True):
-        if comparison is not None:
-            term = DataTerm(member, valid, settings.radius_voxels if member.support is None else member.support // 2)
-            out.append(_weighted(term, classes, 1 / device.typical_force(scene, term, comparison, u)))
-    return Objective(tuple(out), classes.stiffness(), settings.bending_mm)
+    host, valid, out = scene.host, scene.valid(u), []
+    table = counted_once(host, members, weights.select(tuple(m.name for m in members)))
+    rows = table.matrix.astype(np.float32)
+    of_voxels = [row for member, row in zip(members, rows, strict=True) if member.source == "image"]
+    if table.stiffness is not None:
+        of_voxels.append(table.stiffness.astype(np.float32))
+    columns = None  # of each voxel; without them the first is that of all
+    if host.pair.moving.labels is not None and any((row != row[0]).any() for row in of_voxels):
+        columns = device.columns(scene, u, table.classes, settings.class_reach_voxels)
+    for comparison, member, row in zip(scene.compare(members, u), members, rows, strict=True):
+        if comparison is None:
+            continue
+        term = DataTerm(member, valid, settings.radius_voxels if member.support is None else member.support // 2)
+        numbers, values, channels = columns, row, None
+        if member.source != "image":
+            values, numbers = structure_weights(host.pair, member, row, table.classes), None
+            if not (values == values[0]).all():
+                factors = host.maps(member.source, device.download(u)).weigh(values)
+                channels = tuple(device.upload(np.ascontiguousarray(f)) if f.any() else None for f in factors)
+                values = np.ones(1, dtype=np.float32)
+        scale = 1 / device.typical_force(scene, term, comparison, u)
+        out.append(replace(term, weight=device.laid(scene, numbers, values, valid, scale), channels=channels))
+    stiffness = None if table.stiffness is None else device.laid(scene, columns, of_voxels[-1], None, 1.0)
+    return Objective(tuple(out), stiffness, settings.bending_mm)
 
 
-def _weighted(term: DataTerm, classes: ClassWeights, scale: float) -> DataTerm:
-    """Give a term of weight 1 the weights of its member, on its scale."""
-    device, scene, member = classes.device, classes.scene, term.member
-    if member.source == "image":
-        return replace(term, weight=classes.of_voxels(member, term.weight, scale))
-    found = classes.of_structures(member)
-    if (found == found[0]).all():
-        return replace(term, weight=device.laid(scene, None, found[:1], term.weight, scale))
-    factors = scene.host.maps(member.source, device.download(classes.u)).weigh(found)
-    channels = tuple(device.upload(np.ascontiguousarray(f)) if f.any() else None for f in factors)
-    weight = device.laid(scene, None, np.ones(1, dtype=np.float32), term.weight, scale)
-    return replace(term, weight=weight, channels=channels)
+def counted_once(scene: Scene, members: Sequence[Member], weights: WeightTable) -> WeightTable:
+    """Scale members that compare structure maps by the volume of an image voxel over that of a coarser map voxel.
+
+    The columns keep their sums.
+    """
+    if (maps := scene.pair.fixed.maps) is None:
+        return weights
+    image, coarse = (abs(np.linalg.det(g.affine[:3, :3])) for g in (scene.geometry, maps.geometry))
+    share = min(1.0, float(image / coarse))
+    own = np.array([1.0 if m.source in ("image", "guides") else share for m in members])
+    return weights if (own == 1).all() else weights.scale(own[:, None])
+
+
+def structure_weights(pair: ImagePair, member: Member, row: Float32Array, classes: tuple[int, ...]) -> Float32Array:
+    """Weight of the map of each structure, (K,), for a member that compares structure maps, from its row of W."""
+    if member.source == "guides" and pair.guides is not None:
+        return np.asarray(row[classes.index(0)] * np.array(pair.guides.weights), dtype=np.float32)
+    assert pair.fixed.maps is not None
+    return row[[classes.index(c) if c in classes else 0 for c in pair.fixed.maps.classes]]
 
 
 def forces(scene: Scene, objective: Objective, u: Float32Array, smoothness: float) -> tuple[float, float, Float32Array]:
@@ -144,28 +161,31 @@ def bending(u: Float32Array, force: Float32Array, geometry: Geometry, smoothness
     return _core.bending_force(u, force, factor)
 
 
-def host_forces(scene: Scene, terms: Sequence[DataTerm], u: Float32Array, force: Float32Array) -> float:
+def host_forces(
+    scene: Scene, terms: Sequence[DataTerm], u: Float32Array, force: Float32Array,
+    compared: Sequence[Comparison] | None = None,
+) -> float:  # fmt: skip
     """Cost of some terms at u, by the host; their force is added: the way of a penalty that a device lacks."""
-    comparisons = scene.compare([t.member for t in terms], u)
-    return _cost(scene, list(zip(terms, comparisons, strict=True)), u, force)
-
-
-def _cost(scene: Scene, compared: Sequence[tuple[DataTerm, Comparison]], u: Float32Array, force: Float32Array) -> float:
-    exact = [one for one in compared if has_slope(scene, one[0].member)]
-    cost = sum(t.cost(c, force) for t, c in compared if not has_slope(scene, t.member))
-    return cost + exact_forces(scene, exact, u, force) if exact else cost
-
-
-def counted_once(scene: Scene, members: Sequence[Member], weights: WeightTable) -> WeightTable:
-    """Scale each member by its `independent_share`; the columns keep their sums."""
-    own = np.array([scene.independent_share(m) for m in members])
-    return weights if (own == 1).all() else weights.scale(own[:, None])
+    compared = scene.compare([t.member for t in terms], u) if compared is None else compared
+    cost, exact, slope = 0.0, 0.0, None
+    for term, features in zip(terms, compared, strict=True):
+        member, view = term.member, view_of(term.member)
+        if scene.late and member.source == "image" and member.metric in SLOPES and view.plain:
+            slope = np.zeros(u.shape[1:], dtype=np.float32) if slope is None else slope
+            low, high = scene.moving_channels.window(view)
+            images, options = (features.fixed[0], features.moved[0]), member.metric_options
+            exact += SLOPES[member.metric](*images, term.weight, slope, 1 / (high - low), term.radius, options)
+        else:
+            cost += term.cost(features, force)
+    if slope is not None:
+        _core.pulled_force(scene.moving_channels.raw(scene.moving_factors), scene.matrix, u, slope, force)
+    return cost + exact
 
 
 def typical_force(scene: Scene, term: DataTerm, comparison: Comparison, u: Float32Array) -> float:
     """Root mean square over voxels, each voxel weighted by its own square: flat regions do not count."""
     force = _core.zero_field(scene.geometry.shape)
-    _cost(scene, [(term, comparison)], u, force)
+    host_forces(scene, [term], u, force, [comparison])
     return max(float(np.sqrt(_core.mean_square_force(force))), LEAST_FORCE)
 
 
@@ -202,71 +222,6 @@ SLOPES: dict[str, Callable[..., float]] = {
     ),
 }
 """Costs of metrics whose features are the windowed intensities; the derivative by the moved image is added."""
-
-
-def has_slope(scene: Scene, member: Member) -> bool:
-    """Return whether the force of a member is exact in a scene."""
-    return scene.late and member.source == "image" and member.metric in SLOPES and view_of(member).plain
-
-
-def exact_forces(
-    scene: Scene, compared: Sequence[tuple[DataTerm, Comparison]], u: Float32Array, force: Float32Array
-) -> float:
-    """Cost at u of terms whose members have a slope; their force, by the derivative of the interpolation, is added."""
-    slope = np.zeros(u.shape[1:], dtype=np.float32)
-    cost = 0.0
-    for term, features in compared:
-        low, high = scene.moving_channels.window(view_of(term.member))
-        slope_of, options = SLOPES[term.member.metric], term.member.metric_options
-        images = (features.fixed[0], features.moved[0])
-        cost += slope_of(*images, term.weight, slope, 1 / (high - low), term.radius, options)
-    _core.pulled_force(scene.moving_channels.raw(scene.moving_factors), scene.matrix, u, slope, force)
-    return cost
-
-
-@dataclass(frozen=True)
-class ClassWeights:
-    """Weights W at the voxels of a scene, on a device.
-
-    ``u`` is the displacement (3, X, Y, Z) under which the moving labels are looked up, ``table`` has the rows of the
-    members of the refinement. Up to ``reach`` beyond a structure, in voxels as `stretch` has them, its column still
-    acts.
-    """
-
-    device: Any
-    scene: Any
-    u: Any
-    table: WeightTable
-    reach: float
-
-    @cached_property
-    def numbers(self) -> Any:
-        """Column of each voxel, (X, Y, Z)."""
-        return self.device.columns(self.scene, self.u, self.table.classes, self.reach)
-
-    def of_voxels(self, member: Member, valid: Any = None, scale: float = 1.0) -> Any:
-        """Weight of a member that compares images at each voxel, (X, Y, Z), times those of the scene and a scale."""
-        return self._laid(self._row(member), valid, scale)
-
-    def of_structures(self, member: Member) -> Float32Array:
-        """Weight of the map of each structure, (K,), for a member that compares structure maps."""
-        row, pair, columns = self._row(member), self.scene.host.pair, self.table.classes
-        if member.source == "guides":
-            return np.asarray(row[columns.index(0)] * np.array(pair.guides.weights), dtype=np.float32)
-        return row[[columns.index(c) if c in columns else 0 for c in pair.fixed.maps.classes]]
-
-    def stiffness(self) -> Any:
-        """Factor of the smoothness at each voxel, (X, Y, Z); None where it is 1 everywhere."""
-        return None if self.table.stiffness is None else self._laid(self.table.stiffness.astype(np.float32))
-
-    def _row(self, member: Member) -> Float32Array:
-        return np.ascontiguousarray(self.table.matrix[self.table.members.index(member.name)], dtype=np.float32)
-
-    def _laid(self, values: Float32Array, valid: Any = None, scale: float = 1.0) -> Any:
-        """Value of the column of each voxel; that of the first where no labels choose, or all are the same."""
-        if self.scene.host.pair.moving_labels is None or (values == values[0]).all():
-            return self.device.laid(self.scene, None, values[:1], valid, scale)
-        return self.device.laid(self.scene, self.numbers, values, valid, scale)
 
 
 def columns(scene: Scene, u: Float32Array, classes: tuple[int, ...], reach: float) -> IntArray:

@@ -68,7 +68,16 @@ class Channels:
         """Return the image under a view on the grid shrunk by ``factors``."""
         key = (view, factors)
         if key not in self._level:
-            data = self._shrunken(View(view.window, 0.0, view.prepare), factors)
+            bare, window = View(view.window, 0.0, view.prepare), self.window(view)
+            if view.prepare is not None or self.image.data.size <= KEPT_VOXELS or factors == (1, 1, 1):
+                if bare not in self._full:
+                    windowed = apply_window(self.data, window)
+                    self._full[bare] = windowed if view.prepare is None else view.prepare(windowed)
+                data = shrink(self._full[bare], factors)
+            else:
+                step = factors[0] * max(1, KEPT_VOXELS // (factors[0] * self.data[0].size))
+                slabs = (self.data[i : i + step] for i in range(0, len(self.data), step))
+                data = np.concatenate([shrink(apply_window(slab, window), factors) for slab in slabs])
             if view.sigma_voxels:
                 data = _core.gaussian(data[None], (view.sigma_voxels,) * 3, CUT)[0]
             self._level = {k: v for k, v in self._level.items() if k[1] == factors}
@@ -95,20 +104,6 @@ class Channels:
         """Return the intensities that a view maps to [0, 1]."""
         return view.window or self._default_window
 
-    def _shrunken(self, view: View, factors: Factors) -> Float32Array:
-        if view.prepare is not None or self.image.data.size <= KEPT_VOXELS or factors == (1, 1, 1):
-            return shrink(self._mapped(view), factors)
-        step = factors[0] * max(1, KEPT_VOXELS // (factors[0] * self.data[0].size))
-        window = self.window(view)
-        starts = range(0, len(self.data), step)
-        return np.concatenate([shrink(apply_window(self.data[i : i + step], window), factors) for i in starts])
-
-    def _mapped(self, view: View) -> Float32Array:
-        if view not in self._full:
-            data = apply_window(self.data, self.window(view))
-            self._full[view] = data if view.prepare is None else view.prepare(data)
-        return self._full[view]
-
 
 @dataclass(frozen=True)
 class Scene:
@@ -131,8 +126,12 @@ class Scene:
     @classmethod
     def whole(cls, pair: ImagePair, schedule: Settings) -> Scene:
         """Return the pair at its own resolution."""
-        one = (1, 1, 1)
-        fixed, moving = (Channels(image, _scale(image, schedule)) for image in (pair.fixed, pair.moving))
+        one, bank = (1, 1, 1), schedule.bank_name
+        # The scale of an image chooses its window: that of its own modality, else that of the bank, if it is of one.
+        fixed, moving = (
+            Channels(image, image.modality or (modality_of(image) if bank == "multi" else bank))
+            for image in (pair.fixed, pair.moving)
+        )
         return cls(pair, fixed, moving, one, one)
 
     def at(self, resolution: Level | Refine) -> Scene:
@@ -159,16 +158,29 @@ class Scene:
 
     def compare(self, members: Sequence[Member], u: Float32Array) -> list[Comparison]:
         """Features of both images for each member, the moving image pulled through the displacement u."""
-        raw = self.pulled(u) if self.late else None
-        moved: dict[Any, Sequence[Float32Array]] = {}
+        moved: dict[Any, Sequence[Float32Array]] = {"raw": [self.pulled(u)]} if self.late else {}
         out = []
         for member in members:
-            image = member.source == "image"
-            key: Any = view_of(member) if image else member.source
+            source, view = member.source, view_of(member)
+            key: Any = view if source == "image" else source
+            late = self.late and source == "image" and view.plain
             if key not in moved:
-                moved[key] = [self.moved_view(key, u, raw)] if image else list(self.maps(key, u).pulled(u))
+                if source != "image":
+                    moved[key] = list(self.maps(source, u).pulled(u))
+                elif late:
+                    moved[key] = [apply_window(moved["raw"][0], self.moving_channels.window(view))]
+                else:
+                    image = self.moving_channels.view(view, self.moving_factors)
+                    moved[key] = [_core.warp(image, self.matrix, u, 0.0, True)]
             if member.name not in self._fixed_features:
-                fixed = [self.fixed_view(key)] if image else self.maps(key, u).fixed
+                if source != "image":
+                    fixed: Iterable[Float32Array] = self.maps(source, u).fixed
+                elif late:  # pulled through a zero field, so that the B-spline smooths both images alike
+                    still = _core.zero_field(self.geometry.shape)
+                    image = _core.pulled_image(self.fixed_channels.raw(self.factors), np.eye(3, 4), still)
+                    fixed = [apply_window(image, self.fixed_channels.window(view))]
+                else:
+                    fixed = [self.fixed_channels.view(view, self.factors)]
                 self._fixed_features[member.name] = _features(member, fixed)
             out.append(Comparison(member, self._fixed_features[member.name], _features(member, moved[key])))
         return out
@@ -176,20 +188,6 @@ class Scene:
     def pulled(self, u: Float32Array) -> Float32Array:
         """Return the intensities of the moving image, pulled through u."""
         return _core.pulled_image(self.moving_channels.raw(self.moving_factors), self.matrix, u)
-
-    def fixed_view(self, view: View) -> Float32Array:
-        """Return the fixed image as a view shows it."""
-        if self.late and view.plain:
-            still = _core.zero_field(self.geometry.shape)
-            raw = _core.pulled_image(self.fixed_channels.raw(self.factors), np.eye(3, 4), still)
-            return apply_window(raw, self.fixed_channels.window(view))
-        return self.fixed_channels.view(view, self.factors)
-
-    def moved_view(self, view: View, u: Float32Array, raw: Float32Array | None) -> Float32Array:
-        """Return the moving image as a view shows it, pulled through u; ``raw`` are its pulled intensities."""
-        if raw is not None and view.plain:
-            return apply_window(raw, self.moving_channels.window(view))
-        return _core.warp(self.moving_channels.view(view, self.moving_factors), self.matrix, u, 0.0, True)
 
     def maps(self, source: str, u: Float32Array) -> ComparedMaps:
         """Return the structure maps that members of a source compare, their channels shared by their places at u."""
@@ -203,14 +201,6 @@ class Scene:
             self._maps[source] = ComparedMaps.on(self.geometry, fixed, pulled, self.pair.initial, u)
         return self._maps[source]
 
-    def independent_share(self, member: Member) -> float:
-        """Return the weight of coarse structure maps: image-voxel volume over map-voxel volume, at most 1."""
-        maps = self.pair.fixed.maps
-        if member.source in ("image", "guides") or maps is None:
-            return 1.0
-        volumes = [abs(np.linalg.det(g.affine[:3, :3])) for g in (self.geometry, maps.geometry)]
-        return min(1.0, float(volumes[0] / volumes[1]))
-
     def valid(self, u: Float32Array) -> Float32Array:
         """Weight of each voxel: 1 where it is inside both masks and, displaced, inside the moving image; else 0.
 
@@ -218,24 +208,18 @@ class Scene:
         """
         moving = shrink_geometry(self.pair.moving.geometry, self.moving_factors)
         weight = np.asarray(_core.warp_valid(moving.shape, self.matrix, u), dtype=np.float32)
-        if self.moving_weight is not None:
-            weight *= _core.warp(self.moving_weight, self.matrix, u, 0.0, True)
-        return weight if self.fixed_weight is None else weight * self.fixed_weight
-
-    @property
-    def masked(self) -> bool:
-        """True if a mask leaves voxels out."""
-        return self.fixed_weight is not None or self.moving_weight is not None
+        fixed_share, moving_share = self.mask_shares
+        if moving_share is not None:
+            weight *= _core.warp(moving_share, self.matrix, u, 0.0, True)
+        return weight if fixed_share is None else weight * fixed_share
 
     @cached_property
-    def fixed_weight(self) -> Float32Array | None:
-        """Share of each voxel of the level inside the fixed mask; None without one."""
-        return _weight(self.pair.fixed, self.factors)
-
-    @cached_property
-    def moving_weight(self) -> Float32Array | None:
-        """The same of the moving mask, on the moving image's grid."""
-        return _weight(self.pair.moving, self.moving_factors)
+    def mask_shares(self) -> tuple[Float32Array | None, Float32Array | None]:
+        """Share of each voxel of the level inside the mask of its image, fixed and moving; None without a mask."""
+        sides = ((self.pair.fixed, self.factors), (self.pair.moving, self.moving_factors))
+        masks = ((inside(image), factors) for image, factors in sides)
+        fixed, moving = (None if mask is None else shrink(mask.astype(np.float32), f) for mask, f in masks)
+        return fixed, moving
 
     def moved_labels(self, u: Float32Array) -> LabelArray:
         """Return the moving labels under the displacement u, nearest voxel, on this level's grid."""
@@ -264,62 +248,9 @@ def view_of(member: Member) -> View:
     return View(member.window, member.sigma_voxels, getattr(member.implementation, "prepare", None))
 
 
-def _scale(image: Volume, schedule: Settings) -> Modality:
-    """Modality that chooses the window of an image: its own; where it has none, that of the bank, if it is of one."""
-    if image.modality is not None:
-        return image.modality
-    return modality_of(image) if schedule.bank_name == "multi" else schedule.bank_name
-
-
-def _weight(image: Volume, factors: Factors) -> Float32Array | None:
-    """Share of each voxel of a level inside the mask; None without one."""
-    found = inside(image)
-    return None if found is None else shrink(found.astype(np.float32), factors)
-
-
 FEW = 8  # So many structures are compared one by one: that is exact however they move
 BLOCK = 3  # Edge of the blocks, in voxels, by which structures are separated; at least this far they may move
 LEAST_SHARE = 0.05  # A structure is in a block whose largest probability is above this
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """Graph colouring of K structures by G channels: distant structures share a channel.
-
-    A comparison of structure maps warps and compares every channel at every step. Maps of structures that never meet
-    can be added up first: where one of them is, the others are 0, so sums of absolute differences and local
-    correlations stay what they were. 54 structures of a brain need 18 channels.
-
-    ``groups`` are the structures of each channel; ``places`` (G, blocks along each axis) 1 + the structure that a block
-    of the fixed grid belongs to in each channel, with one block around it, 0 for none.
-    """
-
-    groups: tuple[tuple[int, ...], ...]
-    places: IntArray
-
-    @classmethod
-    def of(cls, present: NDArray[np.bool_]) -> Sharing:
-        """Colour greedily, large structures first, by the blocks (K, …) where either map has a structure."""
-        touch = np.ones((3, 3, 3), dtype=bool)
-        wide = [ndimage.binary_dilation(p, touch) for p in present]
-        groups: list[list[int]] = []
-        places: list[IntArray] = []
-        for k in sorted(range(len(wide)), key=lambda k: (-int(wide[k].sum()), k)):
-            free = (g for g, taken in enumerate(places) if not (taken[wide[k]] > 0).any())
-            found = next(free, len(groups))
-            if found == len(groups):
-                groups.append([])
-                places.append(np.zeros(present.shape[1:], dtype=np.int32))
-            groups[found].append(k)
-            places[found][wide[k]] = k + 1
-        return cls(tuple(tuple(sorted(g)) for g in groups), np.stack(places))
-
-    def laid(self, weights: Float32Array, shape: Sequence[int]) -> Float32Array:
-        """Put weights of structures (K,) where each of them is: (G, X, Y, Z)."""
-        out = np.append(np.float32(0), weights)[self.places]
-        for axis, n in enumerate(shape, start=1):
-            out = out.repeat(BLOCK, axis=axis).take(range(n), axis=axis)
-        return np.ascontiguousarray(out, dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -327,31 +258,31 @@ class ComparedMaps:
     """Structure maps of both images at one resolution, by channels.
 
     ``fixed`` (G, X, Y, Z) are on the grid of the level, ``moving`` on their own grid, shrunken to the level; ``matrix``
-    (3, 4) takes voxels of the level to those of ``moving``. Each structure has a channel of its own without
-    ``sharing``.
+    (3, 4) takes voxels of the level to those of ``moving``. Each structure has a channel of its own, or ``places`` are
+    those of `share_channels`.
     """
 
     fixed: Float32Array
     moving: Float32Array
     matrix: Float64Array
-    sharing: Sharing | None = None
+    places: IntArray | None = None
 
     @classmethod
     def on(
         cls, grid: Geometry, fixed: StructureMaps, moving: StructureMaps, affine: Float64Array, u: Float32Array
     ) -> ComparedMaps:
         """Bring maps to the resolution of a grid; structures that are apart at the displacement u share a channel."""
-        sharing = None if len(fixed.classes) <= FEW else _sharing(grid, fixed, moving, affine, u)
+        groups, places = (None, None) if len(fixed.classes) <= FEW else _sharing(grid, fixed, moving, affine, u)
         both = []
         for maps, place in ((fixed, np.eye(4)), (moving, affine)):
             shares = maps.shares
-            if sharing is not None:
-                shares = np.stack([shares[list(group)].sum(axis=0) for group in sharing.groups])
+            if groups is not None:
+                shares = np.stack([shares[list(group)].sum(axis=0) for group in groups])
             factors, matrix = _shrinking(grid, maps.geometry, place)
             shrunken = shares if factors == (1, 1, 1) else np.stack([shrink(s, factors) for s in shares])
             both.append((shrunken, matrix))
         (here, matrix), (there, onward) = both
-        return cls(warp_channels(here, matrix, np.zeros_like(u)), there, onward, sharing)
+        return cls(warp_channels(here, matrix, np.zeros_like(u)), there, onward, places)
 
     def pulled(self, u: Float32Array) -> Float32Array:
         """Pull the maps of the moving image through the displacement u, (G, X, Y, Z)."""
@@ -359,9 +290,40 @@ class ComparedMaps:
 
     def weigh(self, weights: Float32Array) -> Float32Array:
         """Turn weights of structures (K,) into those of channels, (G, 1, 1, 1), or of their voxels, (G, X, Y, Z)."""
-        return (
-            weights[:, None, None, None] if self.sharing is None else self.sharing.laid(weights, self.fixed.shape[1:])
-        )
+        if self.places is None:
+            return weights[:, None, None, None]
+        out = np.append(np.float32(0), weights)[self.places]
+        for axis, n in enumerate(self.fixed.shape[1:], start=1):
+            out = out.repeat(BLOCK, axis=axis).take(range(n), axis=axis)
+        return np.ascontiguousarray(out, dtype=np.float32)
+
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+def share_channels(present: NDArray[np.bool_]) -> tuple[Groups, IntArray]:
+    """Colour K structures by G channels, large ones first, by the blocks (K, …) where either map has a structure.
+
+    A comparison of structure maps warps and compares every channel at every step. Maps of structures that never meet
+    can be added up first: where one of them is, the others are 0, so sums of absolute differences and local
+    correlations stay what they were. 54 structures of a brain need 18 channels.
+
+    Returns the structures of each channel; and, (G, blocks along each axis), 1 + the structure that a block of the
+    fixed grid belongs to in each channel, with one block around it, 0 for none.
+    """
+    touch = np.ones((3, 3, 3), dtype=bool)
+    wide = [ndimage.binary_dilation(p, touch) for p in present]
+    groups: list[list[int]] = []
+    places: list[IntArray] = []
+    for k in sorted(range(len(wide)), key=lambda k: (-int(wide[k].sum()), k)):
+        free = (g for g, taken in enumerate(places) if not (taken[wide[k]] > 0).any())
+        found = next(free, len(groups))
+        if found == len(groups):
+            groups.append([])
+            places.append(np.zeros(present.shape[1:], dtype=np.int32))
+        groups[found].append(k)
+        places[found][wide[k]] = k + 1
+    return tuple(tuple(sorted(g)) for g in groups), np.stack(places)
 
 
 def _shrinking(grid: Geometry, maps: Geometry, affine: Float64Array) -> tuple[Factors, Float64Array]:
@@ -372,8 +334,8 @@ def _shrinking(grid: Geometry, maps: Geometry, affine: Float64Array) -> tuple[Fa
 
 def _sharing(
     grid: Geometry, fixed: StructureMaps, moving: StructureMaps, affine: Float64Array, u: Float32Array
-) -> Sharing | None:
-    """Colour structures by the blocks of the grid that either map has them in; None where no two may share."""
+) -> tuple[Groups, IntArray] | tuple[None, None]:
+    """Share channels by the blocks of the grid that either map has structures in; None where no two may share."""
     block: Factors = (BLOCK, BLOCK, BLOCK)
     coarse = shrink_geometry(grid, block)
     still = np.zeros((3, *coarse.shape), dtype=np.float32)
@@ -382,8 +344,8 @@ def _sharing(
     for maps, place, by in places:
         factors, matrix = _shrinking(coarse, maps.geometry, place)
         seen.append(warp_channels(_largest(maps.shares, factors), matrix, by) > LEAST_SHARE)
-    out = Sharing.of(seen[0] | seen[1])
-    return out if len(out.groups) < len(fixed.classes) else None
+    groups, where = share_channels(seen[0] | seen[1])
+    return (groups, where) if len(groups) < len(fixed.classes) else (None, None)
 
 
 def _largest(shares: Float32Array, factors: Factors) -> Float32Array:

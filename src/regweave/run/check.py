@@ -108,7 +108,9 @@ def perturbed(settings: Settings, weights: WeightTable, repetition: int) -> tupl
     matrix = weights.matrix.copy()
     members = {row: m for m, row in zip(settings.bank, weights.rows([m.name for m in settings.bank]), strict=True)}
     for stage, voxelwise in itertools.product(("levels", "refine", "both"), (False, True)):
-        used = [r for r, m in members.items() if (m.stage, m.differentiable) == (stage, voxelwise) and matrix[r].any()]
+        used = [
+            r for r, m in members.items() if (m.stage, m.penalty is not None) == (stage, voxelwise) and matrix[r].any()
+        ]
         images = [r for r in used if members[r].source == "image"]
         dropped = rng.permutation(images)[: len(images) // 2].tolist()
         factors = np.exp(rng.normal(0.0, SPREAD, len(weights.members)))

@@ -46,11 +46,11 @@ def image(degrees: float) -> Volume:
 @pytest.mark.parametrize("degrees", [0.0, 17.0, 44.9, 45.0, 80.0])
 def test_all_48_storages_become_one(degrees):
     original = image(degrees)
-    expected = Orientation.of(original.geometry).volume(original)
+    expected = Orientation.of(original.geometry).turned(original)
     for order, flips in ALL:
         stored = stored_as(original, order, flips)
         orientation = Orientation.of(stored.geometry)
-        found = orientation.volume(stored)
+        found = orientation.turned(stored)
         np.testing.assert_array_equal(found.data, expected.data)
         np.testing.assert_array_equal(found.geometry.affine, expected.geometry.affine)
         np.testing.assert_array_equal(orientation.to_stored(found.data), stored.data)

@@ -6,10 +6,10 @@ import hashlib
 import itertools
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from regweave import _core
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import damaged
-from regweave.types import Float64Array, Geometry, LabelMap, Volume
+from regweave.types import Float64Array, Geometry, Image, LabelMap, Volume
 
 LOGGER = logging.getLogger(__name__)
 
@@ -242,6 +242,9 @@ DIGITS = 6
 """Digits that a canonical matrix keeps below the leading one of the spacing: storages differ in the last bits."""
 
 
+OnGrid = TypeVar("OnGrid", Volume, Image, LabelMap)
+
+
 @dataclass(frozen=True)
 class Orientation:
     """Axis permutation and flips of a stored grid.
@@ -275,33 +278,28 @@ class Orientation:
         return Geometry((shape[0], shape[1], shape[2]), np.asarray(affine, dtype=np.float64))
 
     def to_canonical(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Bring values (..., X, Y, Z) from the stored order to the canonical one."""
-        return _arranged(values, self.order, self.steps)
+        """Bring values (..., X, Y, Z) from the stored order to the canonical one; float32 by a kernel."""
+        still, lead = self.order == (0, 1, 2) and self.steps == (1, 1, 1), values.ndim - 3
+        if values.dtype == np.float32 and values.flags.c_contiguous and values.size and not still:
+            found = _core.arrange(values.reshape(-1, *values.shape[lead:]), self.order, self.steps)
+            return found.reshape(*values.shape[:lead], *found.shape[1:])
+        turned = values.transpose(*range(lead), *(lead + axis for axis in self.order))
+        back = tuple(lead + axis for axis, step in enumerate(self.steps) if step < 0)
+        return np.ascontiguousarray(np.flip(turned, back))
 
     def to_stored(self, values: NDArray[Any]) -> NDArray[Any]:
         """Bring values (..., X, Y, Z) from the canonical order back to the stored one."""
         x, y, z = (int(axis) for axis in np.argsort(self.order))
-        return _arranged(values, (x, y, z), (self.steps[x], self.steps[y], self.steps[z]))
+        steps = self.steps[x], self.steps[y], self.steps[z]
+        return Orientation(self.canonical, (x, y, z), steps).to_canonical(values)
 
-    def volume(self, image: Volume) -> Volume:
-        """Return an image of the stored grid in canonical order."""
-        return Volume(self.to_canonical(image.data), self.canonical, image.modality)
+    def turned(self, found: OnGrid) -> OnGrid:
+        """Return an image or labels of the stored grid in canonical order."""
+        return replace(found, data=self.to_canonical(found.data), geometry=self.canonical)
 
-    def labels(self, labels: LabelMap | None) -> LabelMap | None:
-        """Return labels of the stored grid in canonical order."""
-        return labels and LabelMap(self.to_canonical(labels.data), self.canonical, labels.names)
-
-
-def _arranged(values: NDArray[Any], order: tuple[int, int, int], steps: tuple[int, int, int]) -> NDArray[Any]:
-    """Values (..., X, Y, Z) whose axes run along others, backwards where the step is -1; float32 by a kernel."""
-    still = order == (0, 1, 2) and steps == (1, 1, 1)
-    if values.dtype == np.float32 and values.flags.c_contiguous and values.size and not still:
-        solid = values.reshape(-1, *values.shape[-3:])
-        found = _core.arrange(solid, order, steps)
-        return found.reshape(*values.shape[:-3], *found.shape[1:])
-    lead = values.ndim - 3
-    turned = values.transpose(*range(lead), *(lead + axis for axis in order))
-    return np.ascontiguousarray(np.flip(turned, tuple(lead + axis for axis, step in enumerate(steps) if step < 0)))
+    def as_stored(self, found: OnGrid) -> OnGrid:
+        """Return an image or labels in canonical order on the stored grid."""
+        return replace(found, data=self.to_stored(found.data), geometry=self.stored)
 
 
 def nearest_axes(direction: Float64Array) -> tuple[int, int, int]:

@@ -64,8 +64,8 @@ QUATERNION_SLACK = 1e-4  # Rounding of a quaternion in single precision, with ro
 SAME_SIZE = 0.01  # Relative difference of voxel sizes in pixdim and sform that rounding explains
 
 
-def _matrices(header: Any, subject: str) -> tuple[Float64Array | None, Float64Array | None]:
-    """Return qform and sform of a header in NIfTI's RAS millimetres, None where the code is 0."""
+def _matrices(header: Any, subject: str) -> tuple[Float64Array | None, Float64Array | None, float]:
+    """Return qform and sform of a header in NIfTI's RAS millimetres, None where the code is 0, and its unit in mm."""
     q_code, s_code = int(header["qform_code"]), int(header["sform_code"])
     if not (0 <= q_code <= MAX_CODE and 0 <= s_code <= MAX_CODE):
         raise damaged(subject, f"qform_code {q_code} and sform_code {s_code}, allowed are 0 to {MAX_CODE}")
@@ -77,11 +77,12 @@ def _matrices(header: Any, subject: str) -> tuple[Float64Array | None, Float64Ar
         raise contradiction(subject, f"voxel sizes {pixdim[1:]} in pixdim, sizes are positive")
     if q_code > 0 and pixdim[0] not in {-1.0, 0.0, 1.0}:
         raise contradiction(subject, f"pixdim[0], the handedness of its qform, is {pixdim[0]:g}, allowed are 1 and -1")
-    unit = _unit_mm(header, subject)
-    scale = np.diag([unit, unit, unit, 1.0])
+    if (code := int(header["xyzt_units"]) & 7) not in UNIT_MM:
+        raise damaged(subject, f"its unit of length has the code {code}, allowed are 0 to 3")
+    scale = np.diag([*[UNIT_MM[code]] * 3, 1.0])
     rows = [header["srow_x"], header["srow_y"], header["srow_z"], [0, 0, 0, 1]]
     sform = scale @ np.asarray(rows, dtype=np.float64) if s_code > 0 else None
-    return scale @ _qform(header) if q_code > 0 else None, sform
+    return scale @ _qform(header) if q_code > 0 else None, sform, UNIT_MM[code]
 
 
 def _distance_mm(qform: Float64Array | None, sform: Float64Array | None, shape: tuple[int, int, int]) -> float:
@@ -109,13 +110,6 @@ def _require_agreement(
         f"  sform (code {int(header['sform_code'])}, RAS): {sform[:3].tolist()}"
     )
     raise RegweaveError("E110", message, "choose one with --nifti-frame sform or qform")
-
-
-def _unit_mm(header: Any, subject: str) -> float:
-    code = int(header["xyzt_units"]) & 7
-    if code not in UNIT_MM:
-        raise damaged(subject, f"its unit of length has the code {code}, allowed are 0 to 3")
-    return UNIT_MM[code]
 
 
 def _qform(header: Any) -> Float64Array:
@@ -165,11 +159,7 @@ class NiftiHeader:
     dtype: np.dtype[Any]
     scaling: tuple[float, float]
     offset: int
-
-    @property
-    def subject(self) -> str:
-        """How messages call the file."""
-        return f"'{self.path}'"
+    subject: str  # name of the file in messages
 
     def read_voxels(self) -> NDArray[Any]:
         """Read the voxels as stored, in the shape of the header; E102 or E140 where that cannot be."""
@@ -227,7 +217,7 @@ def read_header(path: Path) -> NiftiHeader:
     if not least <= offset <= MAX_EXTENSION_BYTES or offset != int(offset):
         reason = f"its header puts the voxels at byte {offset:.9g}, allowed is {least} to {MAX_EXTENSION_BYTES}"
         raise damaged(subject, reason)
-    return NiftiHeader(path, header, shape, dtype, (slope, inter), int(offset))
+    return NiftiHeader(path, header, shape, dtype, (slope, inter), int(offset), subject)
 
 
 @contextmanager
@@ -275,7 +265,7 @@ def read_nifti(path: Path, frame: NiftiFrame = "auto") -> Stored:
     codes = {
         "version": 1 if int(head.header["sizeof_hdr"]) == 348 else 2,
         "qform_code": int(head.header["qform_code"]), "sform_code": int(head.header["sform_code"]),
-        "q_s_distance_mm": _distance_mm(*_matrices(head.header, head.subject), geometry.shape),
+        "q_s_distance_mm": _distance_mm(*_matrices(head.header, head.subject)[:2], geometry.shape),
         "scl_slope": head.scaling[0], "scl_inter": head.scaling[1],
     }  # fmt: skip
     return Stored(voxels, geometry, head.subject, head.scaling, {"nifti": codes})
@@ -297,7 +287,7 @@ def placed(header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiF
     A program that scales the matrix to a template and does not change pixdim means the matrix. Then the user states the
     frame ``sform``, and nothing is compared.
     """
-    qform, sform = _matrices(header, subject)
+    qform, sform, unit_mm = _matrices(header, subject)
     if frame == "auto" and qform is not None and sform is not None:
         _require_agreement(header, qform, sform, shape, subject)
     chosen = qform if frame == "qform" or (frame == "auto" and sform is None) else sform
@@ -308,7 +298,7 @@ def placed(header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiF
             f"W207: {subject} does not state where it is (qform and sform codes are 0); LPS axes from 0 are used"
         )
         pixdim = np.abs(np.asarray(header["pixdim"][1:4], dtype=np.float64))
-        affine = np.diag([*(pixdim * _unit_mm(header, subject)), 1.0])
+        affine = np.diag([*(pixdim * unit_mm), 1.0])
     else:
         message = f"{subject} has no {frame}: its code is 0"
         raise RegweaveError("E110", message, "leave nifti_frame out, or name the other matrix")
@@ -318,7 +308,7 @@ def placed(header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiF
     stated = np.asarray(header["pixdim"][1:4], dtype=np.float64)
     if not (np.isfinite(stated) & (stated >= 0)).all():
         raise contradiction(subject, f"voxel sizes {stated.tolist()} in pixdim, sizes are positive")
-    found = geometry.spacing_mm / _unit_mm(header, subject)
+    found = geometry.spacing_mm / unit_mm
     # Zero is not stated at all, as some programs leave it.
     if ((stated > 0) & (np.abs(found - stated) > SAME_SIZE * stated)).any():
         error = contradiction(subject, f"voxel sizes {stated.tolist()} in pixdim, {found.tolist()} in its matrix")

@@ -6,7 +6,7 @@ import io
 import os
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -167,13 +167,10 @@ class Stored:
 
     def values(self) -> NDArray[Any]:
         """Return the voxels in the stored type, or in float64 where the file asks for scaling."""
-        return self._scaled(self.data)
-
-    def _scaled(self, data: NDArray[Any]) -> NDArray[Any]:
         if self.scaling == (1.0, 0.0):
-            return np.ascontiguousarray(data).astype(data.dtype.newbyteorder("="), copy=False)
+            return np.ascontiguousarray(self.data).astype(self.data.dtype.newbyteorder("="), copy=False)
         slope, inter = self.scaling
-        return np.ascontiguousarray(data, dtype=np.float64) * slope + inter
+        return np.ascontiguousarray(self.data, dtype=np.float64) * slope + inter
 
     def intensities(self) -> Float32Array:
         """Return the values as float32; what does not fit becomes infinite and is caught as non-finite."""
@@ -181,7 +178,7 @@ class Stored:
             if self.data.flags.c_contiguous or not self.data.flags.f_contiguous or not self.data.size:
                 return self.values().astype(np.float32)
             # NIfTI runs along x first; its voxels are scaled in that order, and turned by a kernel.
-            lying: Float32Array = self._scaled(self.data.T).astype(np.float32, copy=False)
+            lying: Float32Array = replace(self, data=self.data.T).values().astype(np.float32, copy=False)
         turned: Float32Array = _core.arrange(lying[None], (2, 1, 0), (1, 1, 1))[0]
         return turned
 

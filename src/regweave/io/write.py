@@ -65,18 +65,13 @@ def gzip_pieces(pieces: Iterable[bytes | NDArray[np.generic]]) -> Iterator[bytes
     """Give the parts of a gzip file that holds these pieces, one after the other."""
     check, length = 0, 0
     yield HEAD
-    for block, packed in in_order(lambda raw: (raw, _deflated(raw)), _blocks(pieces)):
+    raw = (p if isinstance(p, bytes) else np.ascontiguousarray(p).reshape(-1).data for p in pieces)
+    whole = (memoryview(one).cast("B") for one in raw)
+    blocks = (one[start : start + BLOCK] for one in whole for start in range(0, len(one), BLOCK))
+    for block, packed in in_order(lambda raw: (raw, _deflated(raw)), blocks):
         check, length = zlib.crc32(block, check), length + len(block)
         yield packed
     yield b"\x03\x00" + check.to_bytes(4, "little") + (length & 0xFFFFFFFF).to_bytes(4, "little")
-
-
-def _blocks(pieces: Iterable[bytes | NDArray[np.generic]]) -> Iterator[memoryview]:
-    for piece in pieces:
-        flat = memoryview(piece) if isinstance(piece, bytes) else np.ascontiguousarray(piece).reshape(-1).data
-        raw = flat.cast("B")
-        for start in range(0, len(raw), BLOCK):
-            yield raw[start : start + BLOCK]
 
 
 def _deflated(raw: memoryview) -> bytes:

@@ -40,7 +40,7 @@ class ImageFacts:
     def of(cls, image: Volume, labels: LabelMap | None = None) -> ImageFacts:
         """Measure an image without the padding round it, and the volumes of its structures."""
         assert image.modality is not None
-        turned = _without_padding(Orientation.of(image.geometry).volume(image))
+        turned = _without_padding(Orientation.of(image.geometry).turned(image))
         window = default_window(turned.data, image.modality)
         shares = apply_window(turned.data, window if window[0] < window[1] else (window[0], window[0] + 1))
         values, edges = (turned.data, EDGES_HU) if image.modality == "ct" else (shares, EDGES_SHARE)

@@ -216,7 +216,7 @@ def read_inputs(
     files = {k: str(Path(s).absolute()) for k, s in sources.items() if isinstance(s, str | Path)}
     stored = {"fixed": Orientation.of(a.geometry), "moving": Orientation.of(b.geometry)}
     fixed_image, moving_image = (
-        Image.of(of.volume(volume), of.labels(labels), of.labels(mask))
+        Image.of(of.turned(volume), labels and of.turned(labels), mask and of.turned(mask))
         for volume, labels, mask, of in zip((a, b), (fixed_map, moving_map), inside, stored.values(), strict=True)
     )
     return Inputs(fixed_image, moving_image, stored, hashes, files)
@@ -236,19 +236,14 @@ def _require_contrast(volume: Volume, mask: LabelMap | None, name: str) -> None:
 def as_stored(pair: ImagePair, inputs: Inputs) -> ImagePair:
     """Return a pair in canonical order as its files have it."""
     fixed, moving = inputs.stored["fixed"], inputs.stored["moving"]
-
-    def image(found: Image, of: Orientation) -> Image:
-        return Image(
-            of.to_stored(found.data), of.stored, found.modality, labels(found.labels, of), labels(found.mask, of)
-        )
-
-    def labels(found: LabelMap | None, of: Orientation) -> LabelMap | None:
-        return found and LabelMap(of.to_stored(found.data), of.stored, found.names)
-
+    fixed_image, moving_image = (
+        Image.of(of.as_stored(one), one.labels and of.as_stored(one.labels), one.mask and of.as_stored(one.mask))
+        for one, of in ((pair.fixed, fixed), (pair.moving, moving))
+    )
     # The vectors of a field are in LPS and stay.
     field = pair.initial_field
     start = None if field is None else Field(fixed.to_stored(field.data), fixed.stored)
-    return ImagePair(image(pair.fixed, fixed), image(pair.moving, moving), pair.initial, start)
+    return ImagePair(fixed_image, moving_image, pair.initial, start)
 
 
 def _hash(source: Any, value: Volume | LabelMap | None, reading: Reading, name: str) -> str:

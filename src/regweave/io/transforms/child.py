@@ -53,38 +53,37 @@ def main() -> None:
 
 
 def answer(file: str, most_bytes: int) -> tuple[dict[str, Any], list[Any]]:
-    """Return types, counts and texts of a file, or why it is refused, and the numbers of its transforms."""
-    arrays: list[Any] = []
+    """Return types, counts and texts of a file, or why it is refused; and the fixed and other numbers of each part."""
+    head, arrays = dict[str, Any](), list[Any]()
     try:
-        return read(file, most_bytes, arrays), arrays
+        with h5py.File(file, "r", locking=False) as h5:
+            groups = child(h5, (GROUP,), h5py.Group)
+            if not 0 < len(groups) <= MOST_PARTS:
+                reason = f"its group '{GROUP}' has {len(groups)} members, allowed are 1 to {MOST_PARTS}"
+                raise RefusedError("E102", reason)
+            head = {"notes": notes(h5), "parts": []}
+            for n in range(len(groups)):
+                group = child(groups, (str(n),), h5py.Group)
+                name = type_name(child(group, ("TransformType",), h5py.Dataset))
+                fixed = parameters = np.empty(0)
+                if not name.startswith("CompositeTransform"):
+                    fixed = numbers(child(group, FIXED, h5py.Dataset)).astype(np.float64)
+                    parameters = numbers(child(group, PARAMETERS, h5py.Dataset), fixed, most_bytes)
+                counts = {"fixed": fixed.size, "parameters": parameters.size, "dtype": parameters.dtype.str}
+                head["parts"].append({"type": name, **counts})
+                arrays += [fixed, parameters]
+            return head, arrays
     except RefusedError as error:
         return {"refused": list(error.args)}, []
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError, OverflowError) as error:
         return {"refused": ["E102", f"HDF5 cannot read it ({type(error).__name__})"]}, []
 
 
-def read(file: str, most_bytes: int, arrays: list[Any]) -> dict[str, Any]:
-    """Return types and counts of the transforms; their numbers are added to ``arrays``, the fixed ones first."""
-    with h5py.File(file, "r", locking=False) as h5:
-        groups = child(h5, (GROUP,), h5py.Group)
-        if not 0 < len(groups) <= MOST_PARTS:
-            raise RefusedError("E102", f"its group '{GROUP}' has {len(groups)} members, allowed are 1 to {MOST_PARTS}")
-        head: dict[str, Any] = {"notes": notes(h5), "parts": []}
-        for n in range(len(groups)):
-            group = child(groups, (str(n),), h5py.Group)
-            name = type_name(child(group, ("TransformType",), h5py.Dataset))
-            fixed = parameters = np.empty(0)
-            if not name.startswith("CompositeTransform"):
-                fixed = numbers(child(group, FIXED, h5py.Dataset), MOST_NUMBERS).astype(np.float64)
-                parameters = numbers(child(group, PARAMETERS, h5py.Dataset), most(fixed, most_bytes))
-            counts = {"fixed": fixed.size, "parameters": parameters.size, "dtype": parameters.dtype.str}
-            head["parts"].append({"type": name, **counts})
-            arrays += [fixed, parameters]
-        return head
+def child(parent: Any, names: tuple[str, ...], kind: Any) -> Any:
+    """Return the member that a hard link of one of the names leads to: other links may lead out of the file.
 
-
-def child(parent: Any, names: tuple[str, ...], kind: type) -> Any:
-    """Return the member that a hard link of one of the names leads to: other links may lead out of the file."""
+    Numbers in other files are refused too, and those that need a filter other than the common ones.
+    """
     link = next((found for name in names if (found := parent.get(name, getlink=True)) is not None), None)
     if link is None:
         raise RefusedError("E102", f"it lacks '{names[0]}'")
@@ -93,24 +92,20 @@ def child(parent: Any, names: tuple[str, ...], kind: type) -> Any:
     found = next(parent[name] for name in names if name in parent)
     if not isinstance(found, kind):
         raise RefusedError("E102", f"'{names[0]}' is no {kind.__name__.lower()}")
+    if kind is h5py.Dataset:
+        if found.external or found.is_virtual:
+            raise RefusedError("E102", f"the numbers of '{found.name}' lie in another file")
+        plan = found.id.get_create_plist()
+        used = {plan.get_filter(n)[0] for n in range(plan.get_nfilters())}
+        if used - FILTERS:
+            raise RefusedError("E102", f"'{found.name}' uses the filters {sorted(used)}, allowed are {sorted(FILTERS)}")
     return found
-
-
-def require_inside(data: Any) -> None:
-    """Refuse numbers in other files, and those that need a filter other than the common ones."""
-    if data.external or data.is_virtual:
-        raise RefusedError("E102", f"the numbers of '{data.name}' lie in another file")
-    plan = data.id.get_create_plist()
-    used = {plan.get_filter(n)[0] for n in range(plan.get_nfilters())}
-    if used - FILTERS:
-        raise RefusedError("E102", f"'{data.name}' uses the filters {sorted(used)}, allowed are {sorted(FILTERS)}")
 
 
 def type_name(data: Any) -> str:
     """Read the name of a type, one string."""
     if data.shape not in {(1,), ()} or h5py.check_string_dtype(data.dtype) is None:
         raise RefusedError("E102", f"'{data.name}' has the shape {data.shape} of {data.dtype}, needed is one string")
-    require_inside(data)
     value = data[()] if data.shape == () else data[0]
     text = value if isinstance(value, bytes) else str(value).encode("utf-8", errors="replace")
     if len(text) > MOST_NAME or not text.isascii():
@@ -118,22 +113,17 @@ def type_name(data: Any) -> str:
     return text.decode("ascii")
 
 
-def most(fixed: Any, most_bytes: int) -> int:
-    """How many parameters there may be: those of the grid that the fixed parameters describe, or few."""
-    if fixed.size < 9 or not np.isfinite(fixed).all():
-        return MOST_NUMBERS
-    nodes = float(np.prod(fixed[:3]))
-    if nodes * 3 * 8 > most_bytes:
-        raise RefusedError("E140", f"its grid of {nodes:g} nodes does not fit the memory")
-    return max(MOST_NUMBERS, 3 * int(nodes))
-
-
-def numbers(data: Any, limit: int) -> Any:
-    """Read a list of float32 or float64 numbers, of which the file must hold the bytes."""
+def numbers(data: Any, grid: Any = (), most_bytes: int = 0) -> Any:
+    """Read a list of floats whose bytes the file holds: three for each node of a grid, or else a few."""
     if data.ndim != 1 or data.dtype.kind != "f" or data.dtype.itemsize not in {4, 8}:
         found = f"'{data.name}' has the shape {data.shape} of {data.dtype}"
         raise RefusedError("E102", f"{found}, needed is a list of floats")
-    require_inside(data)
+    limit = MOST_NUMBERS
+    if len(grid) >= 9 and np.isfinite(grid).all():  # size, origin and spacing
+        nodes = float(np.prod(grid[:3]))
+        if nodes * 3 * 8 > most_bytes:
+            raise RefusedError("E140", f"its grid of {nodes:g} nodes does not fit the memory")
+        limit = max(MOST_NUMBERS, 3 * int(nodes))
     if data.size > limit:
         raise RefusedError("E102", f"'{data.name}' holds {data.size} numbers, expected are at most {limit}")
     if data.nbytes > data.id.get_storage_size() * RATIO:

@@ -26,8 +26,7 @@ from regweave import predictors
 from regweave.config import presets as registration_settings
 from regweave.config.settings import Settings
 from regweave.io import sha256
-from regweave.jobs.methods import REFINE, Method, bank_of_list, baseline_methods
-from regweave.jobs.runner import Runner
+from regweave.jobs.runner import REFINE, Method, Runner, bank_of_list, baseline_methods
 from regweave.jobs.store import Outcome, content_hash
 from regweave.jobs.table import PairFiles, read_pairs
 from regweave.measures.overlap import dice

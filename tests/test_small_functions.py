@@ -10,12 +10,7 @@ CASES = {
 >>> metric_weights(["ncc=0.7", "mi"]) == metric_weights({"ncc": 0.7, "mi": 1})
 True
 """,
-    "regweave.jobs.folds": r"""
->>> pairs = [PairFiles(g, *["x"] * 4, g) for g in ("a+b", "a+c", "b+c", "c+d")]
->>> sorted(p.id for p in cover_patients(pairs, 2))
-['a+b', 'b+c']
-""",
-    "regweave.jobs.methods": r"""
+    "regweave.jobs.runner": r"""
 >>> next_values([1, 2, 4, 8, 16], {})
 [2, 4, 8]
 >>> next_values([1, 2, 4, 8, 16], {2: 0.5, 4: 0.6, 8: 0.7})
@@ -28,6 +23,9 @@ True
 True
 """,
     "regweave.jobs.table": r"""
+>>> pairs = [PairFiles(g, *["x"] * 4, g) for g in ("a+b", "a+c", "b+c", "c+d")]
+>>> sorted(p.id for p in cover_patients(pairs, 2))
+['a+b', 'b+c']
 >>> check_leak(["a+b", "c"], ["d", "b+e"], allow=True)
 ('b',)
 """,
@@ -148,8 +146,6 @@ sad   0.7
     "regweave.io.disk.files": r"""
 >>> suffix_of(Path("scan.NII.gz")), suffix_of(Path("a.b.nrrd"))
 ('.nii.gz', '.nrrd')
-""",
-    "regweave.io.disk.text": r"""
 >>> table_cell("first\nsecond"), table_cell(" =1+1")
 ('first second', "'=1+1")
 """,

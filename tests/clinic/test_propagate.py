@@ -391,8 +391,7 @@ class _Done:
     def __init__(self, transform, plan, today):
         from types import SimpleNamespace
 
-        from regweave.contours.carry import carry
-        from regweave.contours.shape import shape_of
+        from regweave.contours.carry import carry, shape_of
 
         self.transform = transform
         self.result = SimpleNamespace(regularity={"folding_fraction": 0.0}, seconds={})

@@ -7,11 +7,9 @@ import pytest
 
 from regweave.clinic.commission import make_scan
 from regweave.clinic.propagate import is_absent
-from regweave.clinic.scans import Scan
-from regweave.clinic.start import missing_ends
+from regweave.clinic.scans import Scan, missing_ends
 from regweave.clinic.structures import Pair, bones_bent, flagged, moved_inside, structure_row
-from regweave.contours.carry import carry
-from regweave.contours.shape import shape_of
+from regweave.contours.carry import carry, shape_of
 from regweave.measures.verdict import clinic_rules
 from regweave.types import Field, Geometry, Transform, Volume
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from regweave.clinic import start
-from regweave.clinic.scans import Scan
-from regweave.clinic.start import alike, correlation
+from regweave.clinic import scans
+from regweave.clinic.scans import Scan, alike, correlation
 from regweave.errors import RegweaveWarning
 from regweave.types import Field, Geometry, Transform, Volume
 
@@ -28,9 +27,9 @@ def scan(moved_mm, *, alike_slices, air=0):
 def kept(monkeypatch, today, fit_mm, *, alike_slices):
     fit = np.eye(4)
     fit[:3, 3] = fit_mm
-    monkeypatch.setattr(start, "initial_affine", lambda *_: fit)
+    monkeypatch.setattr(scans, "initial_affine", lambda *_: fit)
     plan = scan((0, 0, 0), alike_slices=alike_slices)
-    return start.find_start("rigid", today, plan)
+    return scans.find_start("rigid", today, plan)
 
 
 def test_a_shift_is_kept_where_the_slices_show_it(monkeypatch):
@@ -78,7 +77,7 @@ def test_the_part_in_the_slices_turns_about_the_patient():
     across = np.array([[1, 0, 0], [0, np.cos(b), -np.sin(b)], [0, np.sin(b), np.cos(b)]])
     whole = np.eye(4)
     whole[:3, :3], whole[:3, 3] = about @ across, (1.0, 2.0, 3.0)
-    flat = start.in_slices(whole, today)
+    flat = scans.in_slices(whole, today)
     np.testing.assert_allclose(flat[2], [0, 0, 1, 0], atol=1e-12)
     np.testing.assert_allclose(flat[:3, :3] @ flat[:3, :3].T, np.eye(3), atol=1e-12)
     middle = today.image.geometry.points(np.argwhere(today.body).astype(float)).mean(axis=0)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from made_dicom import Made, Roi, circle, keyhole, write_rtstruct, write_series
 
-from regweave.contours.carry import carry, preimages
+from regweave.contours.carry import carry, preimages, shape_of
 from regweave.contours.regions import dice_of_areas, region_of, rings_of, volume_ml
-from regweave.contours.shape import shape_of
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import read_series
 from regweave.types import Field, Transform

@@ -28,7 +28,6 @@ from regweave.cli import main
 from regweave.cli.app import load_command
 from regweave.config import presets as registration_settings
 from regweave.config.settings import Settings
-from regweave.jobs import methods
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
 from regweave.study import examples
@@ -188,7 +187,8 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration_settings, "preset", cheap)
     monkeypatch.setitem(examples.pair.__kwdefaults__, "voxel_mm", 9.0)
     monkeypatch.setattr(batch, "on_processes", here)
-    monkeypatch.setattr(methods, "next_values", lambda values, found: [] if found else [values[len(values) // 2]])
+    middle = "regweave.jobs.runner.next_values"
+    monkeypatch.setattr(middle, lambda values, found: [] if found else [values[len(values) // 2]])
     for kind in (TrainOptions, MetricLearner):
         monkeypatch.setitem(kind.__init__.__kwdefaults__, "effort", "smoke")
 

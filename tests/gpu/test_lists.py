@@ -6,8 +6,7 @@ import regweave as rw
 from regweave import notices
 from regweave.cli import main
 from regweave.errors import UsageError
-from regweave.jobs.methods import Method
-from regweave.jobs.runner import Runner, ScoringTask, pair_score, score_pair
+from regweave.jobs.runner import Method, Runner, ScoringTask, pair_score, score_pair
 from regweave.jobs.table import pairs_on_disk
 from regweave.jobs.workers import Placement, Team, on_processes, place
 from regweave.learning import samples

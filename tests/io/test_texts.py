@@ -9,17 +9,21 @@ import pytest
 from regweave.config.presets import load, parse
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_names, read_points
-from regweave.io.disk.files import exists, is_file, open_file, require_file, sha256
-from regweave.io.disk.text import (
+from regweave.io.disk.files import (
     MAX_JSON_CHARACTERS,
     MAX_NESTING,
     MAX_TOML_CHARACTERS,
+    exists,
+    is_file,
+    open_file,
     parse_json,
     parse_rows,
     parse_table,
     parse_toml,
     read_json,
     read_text,
+    require_file,
+    sha256,
 )
 from regweave.jobs.table import read_pairs
 from regweave.model import find_model

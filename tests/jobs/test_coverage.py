@@ -3,8 +3,7 @@
 from collections import Counter
 from itertools import combinations
 
-from regweave.jobs.folds import cover_patients, deal_patients
-from regweave.jobs.table import PairFiles
+from regweave.jobs.table import PairFiles, cover_patients, deal_patients
 
 
 def pairs_of(groups) -> list[PairFiles]:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from regweave.errors import RegweaveError
-from regweave.jobs.folds import one_by_one, split_groups
-from regweave.jobs.table import PairFiles, check_leak, read_pairs, write_pairs
+from regweave.jobs.table import PairFiles, check_leak, one_by_one, read_pairs, split_groups, write_pairs
 from regweave.measures.statistics import patients_of
 
 HEADER = "id,fixed,moving,fixed_labels,moving_labels,group"

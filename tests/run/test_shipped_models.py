@@ -9,7 +9,7 @@ import pytest
 from phantoms import make_phantom
 from regweave.config import presets as registration_settings
 from regweave.errors import RegweaveError, RegweaveWarning
-from regweave.jobs.methods import model_methods
+from regweave.jobs.runner import model_methods
 from regweave.model import find_model, shipped_models
 from regweave.model.model import Model
 from regweave.run.read import Reading

@@ -13,8 +13,7 @@ from regweave.config.presets import preset, validate, with_refinement_of_preset
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.jobs import runner
-from regweave.jobs.methods import baseline_methods
-from regweave.jobs.runner import Runner, score_dice
+from regweave.jobs.runner import Runner, baseline_methods, score_dice
 from regweave.jobs.table import PairFiles, read_pairs
 from regweave.model.model import Model
 from regweave.model.record import Gain, RefinementRecord

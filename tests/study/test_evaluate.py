@@ -17,8 +17,17 @@ from regweave.cli.tables import overlap_table
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_image, write_labels
-from regweave.jobs.methods import FACTORS, REFINE_FACTORS, baseline_methods, tune
-from regweave.jobs.runner import ScoringTask, mean_over_pairs, pair_score, score_dice, score_pair
+from regweave.jobs.runner import (
+    FACTORS,
+    REFINE_FACTORS,
+    ScoringTask,
+    baseline_methods,
+    mean_over_pairs,
+    pair_score,
+    score_dice,
+    score_pair,
+    tune,
+)
 from regweave.jobs.table import FILES, PairFiles
 from regweave.jobs.workers import Outcome
 from regweave.measures.overlap import dice, surface_distances

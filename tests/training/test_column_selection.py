@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.jobs.folds import Fold
-from regweave.jobs.table import PairFiles
+from regweave.jobs.table import Fold, PairFiles
 from regweave.learning.columns import FittedColumns
 from regweave.learning.lssvm import LssvmOptions
 from regweave.measures.scores import PairScore, StructureScore

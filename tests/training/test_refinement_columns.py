@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.jobs.folds import one_by_one
-from regweave.jobs.table import PairFiles
+from regweave.jobs.table import PairFiles, one_by_one
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.statistics import error_by_patient
 from regweave.training.refinement import (

@@ -10,9 +10,8 @@ import pytest
 
 from regweave.config.presets import validate
 from regweave.config.settings import Settings
-from regweave.jobs.folds import one_by_one
-from regweave.jobs.methods import REFINE
-from regweave.jobs.table import PairFiles
+from regweave.jobs.runner import REFINE
+from regweave.jobs.table import PairFiles, one_by_one
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.predictors import Examples
 from regweave.predictors.perceptron import Options

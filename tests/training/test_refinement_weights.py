@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.jobs.folds import Fold, one_by_one
-from regweave.jobs.table import PairFiles
+from regweave.jobs.table import Fold, PairFiles, one_by_one
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.training.refinement import FACTORS, MAP_FACTORS, mix_refinement
 from regweave.types import WeightTable

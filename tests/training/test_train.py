@@ -16,8 +16,7 @@ from regweave.cli import main
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels, write_labels
 from regweave.jobs import runner
-from regweave.jobs.methods import FACTORS, REFINE_FACTORS
-from regweave.jobs.runner import score_dice
+from regweave.jobs.runner import FACTORS, REFINE_FACTORS, score_dice
 from regweave.learning.samples import first_steps, samples_at
 from regweave.model.model import Model
 from regweave.progress import TrainProgress

@@ -9,9 +9,8 @@ import typer
 from regweave.cli import options as opt
 from regweave.cli.app import command_line
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.files import is_file
+from regweave.io.disk.files import is_file, read_json
 from regweave.io.disk.records import DEMO, RESULT, RESULTS
-from regweave.io.disk.text import read_json
 from regweave.jobs.batch import FORMAT
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.verdict import Rules, read_rules

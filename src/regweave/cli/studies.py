@@ -22,8 +22,7 @@ from regweave.errors import EXIT_SOME_FAILED, RegweaveError, UsageError
 from regweave.io import atomic_path, prepare_output, read_labels, require_absent, write_image, write_labels
 from regweave.io.dicom.rtstruct import write_rtstruct
 from regweave.io.dicom.series import read_series
-from regweave.io.disk.files import stem_of, suffix_of
-from regweave.io.disk.text import table_cell
+from regweave.io.disk.files import stem_of, suffix_of, table_cell
 from regweave.io.images import FORMAT_OF
 from regweave.io.transforms.files import DICOM_SUFFIXES, write_linear
 from regweave.io.write import write_time_series

@@ -15,12 +15,11 @@ from numpy.typing import ArrayLike
 
 from regweave import notices
 from regweave.clinic import structures as st
-from regweave.clinic.scans import Scan, ScanLike, label_map, prepare, read_scans
-from regweave.clinic.start import find_start
+from regweave.clinic.scans import Scan, ScanLike, find_start, label_map, prepare, read_scans
 from regweave.config.presets import preset
 from regweave.config.settings import Member, Settings
+from regweave.contours.carry import Shape, shape_of
 from regweave.contours.regions import draw_labels, label_values
-from regweave.contours.shape import Shape, shape_of
 from regweave.errors import RegweaveError
 from regweave.io import prepare_output, write_labels
 from regweave.io.dicom.parse import files_in

@@ -14,11 +14,19 @@ from scipy import ndimage
 from scipy.spatial import cKDTree
 
 from regweave import notices
-from regweave.clinic.scans import BODY_HU, Scan, box_round, regridded, tissue_values
-from regweave.clinic.start import Start, correlation, missing_ends, thinned
-from regweave.contours.carry import carry
+from regweave.clinic.scans import (
+    BODY_HU,
+    Scan,
+    Start,
+    box_round,
+    correlation,
+    missing_ends,
+    regridded,
+    thinned,
+    tissue_values,
+)
+from regweave.contours.carry import Shape, carry, shape_of
 from regweave.contours.regions import dice_of_areas, outlines, overlap_ml, region_of, regions_of, volume_ml
-from regweave.contours.shape import Shape, shape_of
 from regweave.errors import UsageError
 from regweave.io.dicom.rtstruct import checked_names
 from regweave.io.dicom.series import Series

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from regweave import engines, metrics
 from regweave.config.settings import Member, Settings, describe_problems
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.text import parse_toml, read_text
+from regweave.io.disk.files import parse_toml, read_text
 
 PRESETS = "presets"  # folder of the preset files beside this module
 COMMANDS = ("register", "train")  # commands with a table of options in a settings file

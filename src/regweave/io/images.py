@@ -18,8 +18,7 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import nifti, textheader
 from regweave.io.dicom.parse import holds_dicom, looks_like_dicom
 from regweave.io.dicom.series import choose_series, read_series
-from regweave.io.disk.files import is_file, is_folder, open_file, stem_of, suffix_of
-from regweave.io.disk.text import some
+from regweave.io.disk.files import is_file, is_folder, open_file, some, stem_of, suffix_of
 from regweave.io.geometry import affine_of, make_geometry, ras_to_lps, shear_angle
 from regweave.io.labels import list_names, read_names, require_names
 from regweave.io.modality import modality_of

@@ -14,8 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.files import require_file
-from regweave.io.disk.text import parse_json, parse_rows, parse_table, read_text, shown
+from regweave.io.disk.files import parse_json, parse_rows, parse_table, read_text, require_file, shown
 from regweave.types import LabelMap
 
 LONGEST_MAP = 1_000_000  # Bytes of a map of names

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.files import require_file, suffix_of
+from regweave.io.disk.files import parse_json, parse_rows, parse_table, read_text, require_file, suffix_of, table_cell
 from regweave.io.disk.outputs import atomic_path
-from regweave.io.disk.text import parse_json, parse_rows, parse_table, read_text, table_cell
 from regweave.types import Float64Array
 
 Row = tuple[Sequence[Any], str]

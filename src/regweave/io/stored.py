@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from regweave import _core, notices
 from regweave.errors import RegweaveError
-from regweave.io.disk.files import BYTES_PER_VALUE, damaged, open_file, require_memory
-from regweave.io.disk.text import shown
+from regweave.io.disk.files import BYTES_PER_VALUE, damaged, open_file, require_memory, shown
 from regweave.io.geometry import make_geometry
 from regweave.types import Float32Array, Geometry, Modality
 

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 
 from regweave import notices
 from regweave.errors import RegweaveError
-from regweave.io.disk.files import MAX_HEADER_BYTES, contradiction, damaged, open_file, suffix_of
-from regweave.io.disk.text import shown
+from regweave.io.disk.files import MAX_HEADER_BYTES, contradiction, damaged, open_file, shown, suffix_of
 from regweave.io.geometry import affine_of, make_geometry
 from regweave.io.stored import (
     Encoding,

@@ -18,10 +18,9 @@ from scipy import ndimage, stats
 
 from regweave import io, notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.files import is_file
+from regweave.io.disk.files import is_file, table_cell
 from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import Number, RecordPart, SafeName, Text, read_record, record_text, write_record
-from regweave.io.disk.text import table_cell
 from regweave.io.labels import in_numbering, join_names
 from regweave.io.transforms.files import write_linear
 from regweave.jobs.batch import FILES as WRITTEN

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from regweave.errors import RegweaveError
+from regweave.io.disk.files import parse_json
 from regweave.io.disk.records import Count, Number, RecordPart, Text, Whole, checked, read_record
-from regweave.io.disk.text import parse_json
 from regweave.io.modality import BankName
 from regweave.spatial.deformation import PART
 from regweave.spatial.intensity import apply_window, default_window, inside

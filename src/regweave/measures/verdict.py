@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from regweave.errors import UsageError
+from regweave.io.disk.files import parse_toml, read_text
 from regweave.io.disk.records import LARGEST, Number, Text
-from regweave.io.disk.text import parse_toml, read_text
 from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkScore
 from regweave.measures.likeness import Likeness, Reference, read_reference

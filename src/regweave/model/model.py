@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from regweave import predictors
 from regweave.config.settings import Settings, describe_problems
 from regweave.errors import RegweaveError, UsageError
+from regweave.io.disk.files import parse_json, read_text
 from regweave.io.disk.outputs import atomic_path
-from regweave.io.disk.text import parse_json, read_text
 from regweave.io.modality import BankName
 from regweave.measures.statistics import patients_of
 from regweave.model import find_model, shipped_models

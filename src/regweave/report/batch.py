@@ -12,9 +12,8 @@ from scipy import stats
 
 from regweave.errors import RegweaveError
 from regweave.io import owned_path
-from regweave.io.disk.files import open_file
+from regweave.io.disk.files import open_file, read_text
 from regweave.io.disk.records import INDEX, REPORT, RESULTS, read_record
-from regweave.io.disk.text import read_text
 from regweave.jobs.batch import Batch, BatchRow
 from regweave.measures.likeness import Likeness
 from regweave.report.charts import STYLE, Strip, strip_plot

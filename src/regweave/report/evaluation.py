@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from regweave.errors import RegweaveError
 from regweave.io import owned_path
+from regweave.io.disk.files import read_json
 from regweave.io.disk.records import DEMO, INDEX, PAGE_RECORD, PAGES, REPORT, RESULTS, read_record
-from regweave.io.disk.text import read_json
 from regweave.measures.verdict import Rules, rule_words, tally
 from regweave.report import batch
 from regweave.report.charts import STYLE, box_plot, interval_plot

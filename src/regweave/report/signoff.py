@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from regweave.errors import RegweaveError
-from regweave.io.disk.files import is_file, open_file, sha256
+from regweave.io.disk.files import is_file, open_file, parse_json, read_text, sha256, table_cell
 from regweave.io.disk.records import REPORT
-from regweave.io.disk.text import parse_json, read_text, table_cell
 from regweave.run.result import load
 
 TRANSFORM = "transform.h5"

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from regweave import io
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.files import MAX_ARCHIVE_BYTES, damaged, is_file, open_file, require_memory
+from regweave.io.disk.files import MAX_ARCHIVE_BYTES, damaged, is_file, open_file, read_json, require_memory
 from regweave.io.disk.records import write_record
-from regweave.io.disk.text import read_json
 from regweave.io.transforms.files import write_linear
 from regweave.run.record import Provenance
 from regweave.spatial.deformation import invert

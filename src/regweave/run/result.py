@@ -29,9 +29,8 @@ from pydantic import (
 from regweave import extras
 from regweave.errors import RegweaveError
 from regweave.io import atomic_path, fill_value, prepare_output, read_image, read_labels, require_absent
-from regweave.io.disk.files import is_folder
+from regweave.io.disk.files import is_folder, read_json
 from regweave.io.disk.records import RESULT, Number, RecordPart, Text, Whole, checked, plain, write_record
-from regweave.io.disk.text import read_json
 from regweave.measures.deformation import InverseError, Regularity, RoundTrip
 from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_landmarks
 from regweave.measures.likeness import Likeness

@@ -16,10 +16,9 @@ from typing import Any, Literal
 from regweave import __version__, notices
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import atomic_path, image_sha256, read_image, sha256, write_image
-from regweave.io.disk.files import require_file, stem_of
+from regweave.io.disk.files import read_json, require_file, stem_of
 from regweave.io.disk.outputs import check_name, unwritable
 from regweave.io.disk.records import read_record, this_program, write_record
-from regweave.io.disk.text import read_json
 from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame
 from regweave.io.write import read_time_series

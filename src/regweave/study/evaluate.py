@@ -21,10 +21,18 @@ from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import owned_path, prepare_output
 from regweave.io.disk import records
+from regweave.io.disk.files import shown
 from regweave.io.disk.outputs import working_folder
-from regweave.io.disk.text import shown
-from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
-from regweave.jobs.runner import PairNumbers, Runner, judge_pair
+from regweave.jobs.runner import (
+    Method,
+    PairNumbers,
+    Runner,
+    bank_of_list,
+    baseline_methods,
+    judge_pair,
+    model_methods,
+    tune,
+)
 from regweave.jobs.store import worker_count
 from regweave.jobs.table import PairFiles, Pairs, check_leak, in_one_numbering, pairs_on_disk
 from regweave.jobs.workers import Cluster, Outcome, place, require_cluster

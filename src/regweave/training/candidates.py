@@ -9,11 +9,9 @@ import numpy as np
 
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
-from regweave.jobs.folds import Fold
-from regweave.jobs.methods import Method
-from regweave.jobs.runner import Runner, mean_over_pairs, pair_score
+from regweave.jobs.runner import Method, Runner, mean_over_pairs, pair_score
 from regweave.jobs.store import content_hash
-from regweave.jobs.table import PairFiles
+from regweave.jobs.table import Fold, PairFiles
 from regweave.measures.scores import PairScore
 from regweave.measures.statistics import error_by_patient, paired_bootstrap
 from regweave.model.model import Model

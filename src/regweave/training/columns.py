@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from regweave.config.settings import Settings
-from regweave.jobs.folds import Fold
-from regweave.jobs.table import PairFiles
+from regweave.jobs.table import Fold, PairFiles
 from regweave.learning.columns import FittedColumns, Trainer
 from regweave.learning.lssvm import LssvmOptions
 from regweave.model.record import Candidate, Gain, GateRecord

@@ -11,8 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.jobs.methods import Method
-from regweave.jobs.runner import Runner, mean_over_pairs, pair_score
+from regweave.jobs.runner import Method, Runner, mean_over_pairs, pair_score
 from regweave.jobs.store import worker_count
 from regweave.jobs.table import PairFiles, Pairs, pairs_on_disk
 from regweave.model.record import TrainingRecord

@@ -29,7 +29,7 @@ from regweave import extras, predictors
 from regweave.config.presets import Metrics, choose_settings, metric_weights, read_table, validate
 from regweave.config.settings import Settings, describe_problems
 from regweave.errors import UsageError
-from regweave.jobs.methods import next_values
+from regweave.jobs.runner import next_values
 from regweave.jobs.table import Pairs
 from regweave.jobs.workers import Cluster
 from regweave.learning.lssvm import ALPHAS, LssvmOptions

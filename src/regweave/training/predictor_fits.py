@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from regweave import predictors
-from regweave.jobs.folds import deal_patients
 from regweave.jobs.store import content_hash
-from regweave.jobs.table import PairFiles
+from regweave.jobs.table import PairFiles, deal_patients
 from regweave.jobs.workers import program_hash
 from regweave.measures.overlap import dice
 from regweave.model.archive import read_archive, write_archive

@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 
 from regweave.config.settings import Settings
-from regweave.jobs.folds import Fold, one_by_one
-from regweave.jobs.methods import REFINE, best_of, next_values
+from regweave.jobs.runner import REFINE, best_of, next_values
 from regweave.jobs.store import content_hash
-from regweave.jobs.table import PairFiles
+from regweave.jobs.table import Fold, PairFiles, one_by_one
 from regweave.model.record import (
     BackgroundTrial,
     FactorPoint,

@@ -35,11 +35,9 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import require_absent
 from regweave.io.disk.outputs import clear, working_folder
 from regweave.io.modality import BankName, Stated, bank_of
-from regweave.jobs.folds import cover_patients
-from regweave.jobs.methods import LEVELS, Method, SmoothnessParameter, best_of
-from regweave.jobs.runner import Runner, mean_over_pairs, pair_score
+from regweave.jobs.runner import LEVELS, Method, Runner, SmoothnessParameter, best_of, mean_over_pairs, pair_score
 from regweave.jobs.store import worker_count
-from regweave.jobs.table import PairFiles, in_one_numbering, pairs_on_disk
+from regweave.jobs.table import PairFiles, cover_patients, in_one_numbering, pairs_on_disk
 from regweave.jobs.workers import place, require_cluster
 from regweave.learning.columns import FittedColumns
 from regweave.measures.scores import PairScore

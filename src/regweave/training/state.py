@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
 from regweave.io.modality import BankName
-from regweave.jobs.folds import Fold, split_groups
-from regweave.jobs.table import PairFiles
+from regweave.jobs.table import Fold, PairFiles, split_groups
 from regweave.model.record import Candidate, PredictorChoice, SmoothnessRecord, StageCount
 from regweave.progress import TrainProgress
 from regweave.run.memory import Cache

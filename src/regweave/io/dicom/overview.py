@@ -11,7 +11,7 @@ from regweave.io.dicom.parse import ObjectFile, scan
 from regweave.io.dicom.reg import read_reg
 from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series
 from regweave.io.dicom.series import Series, list_series, read_series
-from regweave.io.disk.text import some
+from regweave.io.disk.files import some
 
 
 @dataclass(frozen=True)

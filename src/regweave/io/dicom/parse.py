@@ -22,8 +22,7 @@ from pydicom.multival import MultiValue
 
 from regweave import notices
 from regweave.errors import RegweaveError
-from regweave.io.disk.files import damaged, is_folder, open_file, require_memory
-from regweave.io.disk.text import read_text
+from regweave.io.disk.files import damaged, is_folder, open_file, read_text, require_memory
 from regweave.types import Float64Array, Identity
 
 MARK, MARK_AT = b"DICM", 128

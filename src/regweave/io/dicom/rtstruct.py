@@ -18,8 +18,7 @@ from regweave import __version__, notices
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom import parse as dcm
 from regweave.io.dicom.series import STUDY_CLASS, DicomSlice, Series, item, new_object, reference, references, save
-from regweave.io.disk.files import damaged
-from regweave.io.disk.text import some
+from regweave.io.disk.files import damaged, some
 from regweave.types import PALETTE, Colour, Contour, Float64Array, LeftOut, Structure, StructureSet
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"

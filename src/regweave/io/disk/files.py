@@ -1,15 +1,27 @@
-"""Files for reading: names, presence, digests, and limits of length and memory."""
+"""Files for reading: names, presence, digests, limits of length and memory; parsers of JSON, TOML and delimited text.
 
+The parsers refuse what has two readings, for all files of the program: repeated keys, numbers that are not finite (NaN,
+Infinity, 1e999), deep nesting and long numbers are a `ValueError`. Each reader turns it into the error code of its kind
+of file.
+"""
+
+import csv
 import hashlib
 import io
+import json
+import math
 import os
 import re
 import stat
 import sys
+import tomllib
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from regweave.errors import RegweaveError, ResourceError
+from regweave.notices import terminal_safe
 
 try:
     import resource
@@ -117,3 +129,145 @@ def peak_memory_mb() -> float:
     if resource is None:
         return 0.0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** (20 if sys.platform == "darwin" else 10)
+
+
+MAX_JSON_CHARACTERS = 1 << 25  # The worst JSON of this length, lists of lists, is parsed within ten seconds
+MAX_TOML_CHARACTERS = 1 << 20  # Settings are far shorter, and TOML is parsed slowly
+MAX_NESTING = 64  # Deepest lists and tables in JSON and TOML
+MAX_DIGITS = 40  # Longest whole number in JSON and TOML
+LONGEST_SHOWN = 40  # Characters of a token that a message repeats
+CELL_ENDS = re.compile(r"[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]+")
+"""What some program reads as the end of a line or of a cell."""
+FORMULA_STARTS = ("=", "+", "-", "@")
+
+
+def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
+    """Read a whole text file in UTF-8, with or without a byte order mark."""
+    with open_file(path) as stream:
+        content = stream.read(limit + 1)
+    if len(content) > limit:
+        message = f"'{path}' is longer than {limit} bytes, the most that is read of a text file"
+        raise RegweaveError("E114", message, "check that it is the file you mean")
+    return content.decode("utf-8-sig")
+
+
+def parse_json(text: str) -> Any:
+    """Parse strict JSON (RFC 8259), or raise ValueError."""
+    if len(text) > MAX_JSON_CHARACTERS:
+        raise ValueError(f"it has {len(text)} characters, allowed are {MAX_JSON_CHARACTERS}")
+    try:
+        content = json.loads(
+            text, object_pairs_hook=_unique, parse_int=_integer, parse_float=_finite, parse_constant=_finite
+        )
+    except RecursionError as error:
+        raise ValueError(f"it nests deeper than {MAX_NESTING} levels") from error
+    if isinstance(content, dict | list):
+        _require_flat(content)
+    return content
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML 1.0, or raise ValueError."""
+    if len(text) > MAX_TOML_CHARACTERS:
+        raise ValueError(f"it has {len(text)} characters, allowed are {MAX_TOML_CHARACTERS}")
+    try:
+        content = tomllib.loads(text, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError(f"it nests deeper than {MAX_NESTING} levels") from error
+    _require_flat(content)
+    _require_short_numbers(content)
+    return content
+
+
+def parse_rows(lines: Sequence[str], delimiter: str = ",") -> list[list[str]]:
+    """Parse delimited text (RFC 4180), one list of cells a record, or raise ValueError."""
+    try:
+        return list(csv.reader(lines, delimiter=delimiter))
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
+
+
+def parse_table(text: str, delimiter: str = ",") -> list[dict[str, str]]:
+    """Parse delimited text with a header line: cells by column, names of columns in lower case.
+
+    A line may be shorter than the header, and cells without a column are refused.
+    """
+    rows = [row for row in parse_rows(text.splitlines(), delimiter) if row]
+    if not rows:
+        return []
+    columns = [name.strip().lower() for name in rows[0]]
+    if len(set(columns)) < len(columns):
+        raise ValueError("a column is repeated in its first line")
+    if any(len(row) > len(columns) for row in rows):
+        raise ValueError("a line has more cells than the first line has columns")
+    return [dict(zip(columns, row, strict=False)) for row in rows[1:]]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file; E101 where there is no such file, E102 where it holds something else."""
+    try:
+        found = parse_json(read_text(path))
+    except ValueError as error:
+        raise damaged(f"'{path}'", f"it is no JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise damaged(f"'{path}'", f"it holds a {type(found).__name__}, not an object")
+    return found
+
+
+def table_cell(text: str) -> str:
+    r"""Return a text as one cell of a table: on one line, and no formula of a spreadsheet."""
+    line = terminal_safe(CELL_ENDS.sub(" ", text)).strip()
+    return f"'{line}" if line.startswith(FORMULA_STARTS) else line
+
+
+def shown(token: object) -> str:
+    """Quote what was found, cut where it is long."""
+    text = str(token)
+    return repr(text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…")
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """List the first of some names."""
+    return ", ".join(names[:most]) + (" …" if len(names) > most else "")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        # Each key is taken out where it is met first.
+        twice = next(key for key, _ in pairs if found.pop(key, pairs) is pairs)
+        raise ValueError(f"the key {shown(twice)} is repeated")
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits, allowed are {MAX_DIGITS}")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {shown(text)} is not finite")
+    return value
+
+
+def _require_flat(content: Any) -> None:
+    level, depth = [content], 1
+    while level := [
+        item for outer in level for item in (outer.values() if type(outer) is dict else outer)
+        if type(item) in (dict, list)
+    ]:  # fmt: skip
+        depth += 1
+        if depth > MAX_NESTING:
+            raise ValueError(f"it nests deeper than {MAX_NESTING} levels")
+
+
+def _require_short_numbers(content: Any) -> None:
+    """Bound the whole numbers of TOML, whose parser has no hook for them."""
+    if isinstance(content, dict | list):
+        for item in content.values() if isinstance(content, dict) else content:
+            _require_short_numbers(item)
+    elif isinstance(content, int) and abs(content) >= 10**MAX_DIGITS:
+        raise ValueError(f"a number of more than {MAX_DIGITS} digits")

@@ -16,8 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.files import stem_of, suffix_of
-from regweave.io.disk.text import some
+from regweave.io.disk.files import some, stem_of, suffix_of
 
 try:
     import fcntl

@@ -17,8 +17,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from regweave import __version__
 from regweave.errors import RegweaveError
+from regweave.io.disk.files import read_json, shown
 from regweave.io.disk.outputs import SAFE_ID, atomic_path
-from regweave.io.disk.text import read_json, shown
 
 DEPENDENCIES = ("numpy", "scipy", "SimpleITK", "h5py", "nibabel", "pydantic")
 """Libraries whose versions can change a number."""

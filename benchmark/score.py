@@ -27,9 +27,9 @@ from regweave.errors import RegweaveError
 from regweave.measures.likeness import (
     DOUBTFUL,
     FEW,
-    HIGHER_IS_ALIKE,
     OF_STRUCTURES,
     SHIPPED,
+    SIDE,
     WORST,
     Combination,
     Kind,
@@ -122,7 +122,7 @@ def reference_of(rows: Sequence[Row], name: str) -> Reference:
     for kind in KINDS:
         own = [row for row in good if row["bank"] == kind]
         own = own if len(own) >= LEAST else good
-        whole = {n: scale([r["numbers"][n] for r in own if n in r["numbers"]], n) for n in HIGHER_IS_ALIKE}
+        whole = {n: scale([r["numbers"][n] for r in own if n in r["numbers"]], n) for n in SIDE}
         parts = [s for row in own for s in row["structures"] if s["dice"] >= LOW]
         kinds[kind] = (len(own), whole, {n: scale([s[n] for s in parts], n) for n in OF_STRUCTURES})
 

@@ -39,9 +39,9 @@ def regularity(jacobian: Float32Array, mask: ArrayLike | None = None) -> dict[st
     ``std(log(clip(J + 3, 1e-9, 1e9)))`` without a rim of two voxels; the two are not comparable. ``min_jacobian``,
     ``max_jacobian``, ``jacobian_p1`` and ``jacobian_p99`` are the ends and percentiles.
     """
-    core = (slice(2, -2),) * 3
-    inside = _selected(jacobian, mask)
-    inner = _selected(jacobian[core], None if mask is None else np.asarray(mask)[core])
+    core, chosen = (slice(2, -2),) * 3, None if mask is None else np.asarray(mask, dtype=bool)
+    inside = jacobian.ravel() if chosen is None else jacobian[chosen]
+    inner = jacobian[core].ravel() if chosen is None else jacobian[core][chosen[core]]
     there = inside if inside.size else np.full(1, np.nan, dtype=np.float32)
     low, high = (float(np.mean(far)) if inside.size else np.nan for far in (there < 1 / EXTREME, there > EXTREME))
     numbers = {
@@ -53,10 +53,6 @@ def regularity(jacobian: Float32Array, mask: ArrayLike | None = None) -> dict[st
     }  # fmt: skip
     first, last = (float(p) for p in np.percentile(there, (1, 99)))
     return {**numbers, "jacobian_p1": first, "jacobian_p99": last}
-
-
-def _selected(jacobian: Float32Array, mask: ArrayLike | None) -> Float32Array:
-    return jacobian.ravel() if mask is None else jacobian[np.asarray(mask, dtype=bool)]
 
 
 ACCEPTABLE_MM = 0.1  # A voxel of the inverse with a larger residual is inexact

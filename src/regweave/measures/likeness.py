@@ -5,7 +5,6 @@ some voxels of its contour. So the cost hardly depends on the size of the images
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from itertools import pairwise, product
@@ -35,53 +34,59 @@ FLOOR = 1e-4  # variance added to that of patches, so that two flat ones are ali
 TINY = 1e-6
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """What was measured on one result."""
-
-    whole: Mapping[str, float]  # numbers of the whole pair by name
-    structures: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # `inside` and `contour` by label
+Row = Mapping[str, float]
+"""Numbers by name."""
 
 
-def measure(pair: ImagePair, transform: Transform, warped: Volume, labels: LabelMap | None, *, same: bool) -> Numbers:
-    """Measure a result; ``labels`` are the warped ones, ``same`` says that both images have one modality."""
-    fixed = _window(pair.fixed, pair.fixed)
-    start, moving = at_start(pair, transform.affine, fixed, same=same), _window(warped, pair.moving)
-    sampled = _Sampled(pair, transform, fixed, moving)
+def measure(
+    pair: ImagePair, transform: Transform, warped: Volume, labels: LabelMap | None, *, same: bool
+) -> tuple[dict[str, float], dict[int, Row]]:
+    """Measure a result: numbers of the whole pair, and `inside` and `contour` of each structure by its label.
+
+    ``labels`` are the warped ones, ``same`` says that both images have one modality.
+    """
+    fixed = apply_window(pair.fixed.data, _limits(pair.fixed))
+    start, moving = at_start(pair, transform.affine, fixed, same=same), apply_window(warped.data, _limits(pair.moving))
+    known = np.isfinite(fixed).ravel()
+    known &= np.isfinite(moving).ravel()
+    if (mask := inside(pair.fixed)) is not None:
+        known &= mask.ravel()
     for image in (fixed, moving):  # no copies: beside all images and fields there is no room for them
         image[np.isnan(image)] = 0
-    body = sampled.every(None, MOST_VOXELS)
+    body = _in_both(pair, transform, known, MOST_VOXELS)
     f, w = fixed.ravel()[body], moving.ravel()[body]
     seen = (f > f.mean()) | (w > w.mean()) if body.size else np.zeros(0, dtype=bool)
     if seen.sum() < LEAST_VOXELS or f[seen].std() < TINY or w[seen].std() < TINY:
-        return Numbers({"correlation": 0.0})
+        return {"correlation": 0.0}, {}
     body, f, w = body[seen], f[seen], w[seen]
-    table = _table(f, w)
-    predicted, spread = table[_bins(w)], float(f.std())
+    predicted, spread = _predicted(f, w, w), float(f.std())
     explained = float(np.sqrt(max(0.0, 1 - ((f - predicted) ** 2).mean() / f.var())))
+    grid = transform.field.geometry
+    length = np.sqrt((transform.field.data.reshape(3, -1)[:, body].astype(np.float64) ** 2).sum(axis=0))
     whole = {
         "correlation": float(np.corrcoef(f, w)[0, 1]) if same else explained,
         "explained": explained,
-        "moved": _moved(transform, body),
+        "moved": float(np.percentile(length, 95) / (np.array(grid.shape) * grid.spacing_mm).max()),
         **start,
     }
-    blocks = _blocks(body, fixed.shape)
+    at = zip(np.unravel_index(body, fixed.shape), fixed.shape, strict=True)
+    x, y, z = (np.minimum(a * BLOCKS // n, BLOCKS - 1) for a, n in at)
+    blocks = (x * BLOCKS + y) * BLOCKS + z
     difference = _differences(f, w if same else predicted, blocks, BLOCKS**3) / spread
     count = np.bincount(blocks, minlength=BLOCKS**3)
     enough = count >= LEAST_VOXELS
     if enough.any():
         whole["blocks"] = float(np.average(difference[enough], weights=np.sqrt(count[enough])))
-    edges = _edges(moving, body)
-    whole["edges"] = float(_local(fixed, moving, edges, same=same).mean())
-    structures: dict[int, dict[str, float]] = {}
+    whole["edges"] = float(_local(fixed, moving, _edges(moving, body), same=same).mean())
+    structures: dict[int, Row] = {}
     if labels is not None:
         values = labels.values()
         drawn = (labels.data != 0).ravel()
-        within = sampled.every(drawn, MOST_INSIDE)
-        rim = sampled.every(_rim(labels.data).ravel() & drawn, MOST_AT_CONTOUR)
+        within = _in_both(pair, transform, known & drawn, MOST_INSIDE)
+        rim = _in_both(pair, transform, known & drawn & _rim(labels.data).ravel(), MOST_AT_CONTOUR)
         n, (in_part, of_rim) = len(values), (np.searchsorted(values, labels.data.ravel()[at]) for at in (within, rim))
         a, b = fixed.ravel()[within], moving.ravel()[within]
-        difference = _differences(a, b if same else table[_bins(b)], in_part, n) / spread
+        difference = _differences(a, b if same else _predicted(f, w, b), in_part, n) / spread
         counted, at_rim = np.bincount(in_part, minlength=n), np.bincount(of_rim, minlength=n)
         local = np.bincount(of_rim, _local(fixed, moving, rim, same=same), n) / np.maximum(at_rim, 1)
         for k, value in enumerate(values):
@@ -91,33 +96,21 @@ def measure(pair: ImagePair, transform: Transform, warped: Volume, labels: Label
         share = np.sqrt([row["n"] for row in structures.values()])
         for name in ("inside", "contour"):
             whole[name] = float(np.average([row[name] for row in structures.values()], weights=share))
-    return Numbers(whole, structures)
+    return whole, structures
 
 
-class _Sampled:
-    """Evenly spread voxels of the fixed image that lie in both images, and inside their masks."""
-
-    def __init__(self, pair: ImagePair, transform: Transform, fixed: Float32Array, moving: Float32Array) -> None:
-        self.pair, self.transform = pair, transform
-        self.known = np.isfinite(fixed).ravel()
-        self.known &= np.isfinite(moving).ravel()
-        if (mask := inside(pair.fixed)) is not None:
-            self.known &= mask.ravel()
-
-    def every(self, chosen: NDArray[np.bool_] | None, most: int) -> IntArray:
-        """Return at most so many of the chosen voxels as flat indices."""
-        index = _spread(self.known if chosen is None else self.known & chosen, most)
-        shape, grid = self.pair.fixed.geometry.shape, self.pair.moving.geometry
-        at = np.stack(np.unravel_index(index, shape), axis=-1)
-        start = self.pair.fixed.geometry.points(at.astype(np.float64))
-        points = start + self.transform.field.data.reshape(3, -1)[:, index].T
-        affine = self.transform.affine
-        there = grid.index(points @ affine[:3, :3].T + affine[:3, 3])
-        found = ((there >= -0.5) & (there <= np.array(grid.shape) - 0.5)).all(axis=1)
-        if (mask := inside(self.pair.moving)) is not None:
-            x, y, z = np.clip(np.rint(there), 0, np.array(grid.shape) - 1).astype(np.intp).T
-            found &= mask[x, y, z]
-        return np.asarray(index[found])
+def _in_both(pair: ImagePair, transform: Transform, chosen: NDArray[np.bool_], most: int) -> IntArray:
+    """Flat indices of at most so many chosen voxels of the fixed image, evenly spread, that the moving image shows."""
+    index = _spread(chosen, most)
+    shape, grid = pair.fixed.geometry.shape, pair.moving.geometry
+    start = pair.fixed.geometry.points(np.stack(np.unravel_index(index, shape), axis=-1).astype(np.float64))
+    points = start + transform.field.data.reshape(3, -1)[:, index].T
+    there = grid.index(points @ transform.affine[:3, :3].T + transform.affine[:3, 3])
+    found = ((there >= -0.5) & (there <= np.array(grid.shape) - 0.5)).all(axis=1)
+    if (mask := inside(pair.moving)) is not None:
+        x, y, z = np.clip(np.rint(there), 0, np.array(grid.shape) - 1).astype(np.intp).T
+        found &= mask[x, y, z]
+    return np.asarray(index[found])
 
 
 def _spread(chosen: NDArray[np.bool_], most: int) -> IntArray:
@@ -131,27 +124,20 @@ def _spread(chosen: NDArray[np.bool_], most: int) -> IntArray:
     return np.concatenate(found)
 
 
-def _window(image: Volume, like: Volume) -> Float32Array:
-    """Map the window of an image to [0, 1]."""
-    return apply_window(image.data, _limits(like))
-
-
 def _limits(image: Volume) -> tuple[float, float]:
+    """Intensities of an image that are mapped to [0, 1]."""
     assert image.modality is not None
     within = inside(image)
     low, high = default_window(image.data if within is None else image.data[within], image.modality)
     return low, high if high > low else low + 1
 
 
-def _bins(values: Float32Array) -> IntArray:
-    return np.clip((values * BINS).astype(np.intp), 0, BINS - 1)
-
-
-def _table(f: Float32Array, w: Float32Array) -> Float64Array:
-    """Mean fixed intensity for each moving one."""
-    bins = _bins(w)
+def _predicted(f: Float32Array, w: Float32Array, values: Float32Array) -> Float64Array:
+    """Predict fixed intensities from moving ones by a table: the mean of f for each bin of w."""
+    bins, asked = (np.clip((v * BINS).astype(np.intp), 0, BINS - 1) for v in (w, values))
     count = np.bincount(bins, minlength=BINS)
-    return np.asarray(np.where(count > 0, np.bincount(bins, f, BINS) / np.maximum(count, 1), f.mean()))
+    table = np.where(count > 0, np.bincount(bins, f, BINS) / np.maximum(count, 1), f.mean())
+    return np.asarray(table[asked])
 
 
 def _differences(a: NDArray[Any], b: NDArray[Any], part: NDArray[Any], n: int) -> Float64Array:
@@ -160,12 +146,6 @@ def _differences(a: NDArray[Any], b: NDArray[Any], part: NDArray[Any], n: int) -
     ordered = np.sort(part)
     total = np.bincount(ordered, np.abs(sorted_a.astype(np.float64) - sorted_b), n)
     return np.asarray(total / np.maximum(np.bincount(ordered, minlength=n), 1))
-
-
-def _blocks(index: IntArray, shape: tuple[int, int, int]) -> IntArray:
-    at = np.unravel_index(index, shape)
-    x, y, z = (np.minimum(a * BLOCKS // n, BLOCKS - 1) for a, n in zip(at, shape, strict=True))
-    return np.asarray((x * BLOCKS + y) * BLOCKS + z)
 
 
 def _rim(labels: NDArray[np.integer]) -> NDArray[np.bool_]:
@@ -206,13 +186,6 @@ def _local(fixed: Float32Array, moving: Float32Array, index: IntArray, *, same: 
     return np.asarray(found if same else found**2, dtype=np.float64)
 
 
-def _moved(transform: Transform, index: IntArray) -> float:
-    """95th percentile of the displacement after the start, as a share of the longest side."""
-    grid = transform.field.geometry
-    length = np.sqrt((transform.field.data.reshape(3, -1)[:, index].astype(np.float64) ** 2).sum(axis=0))
-    return float(np.percentile(length, 95) / (np.array(grid.shape) * grid.spacing_mm).max())
-
-
 def at_start(pair: ImagePair, start: Float64Array, fixed: Float32Array, *, same: bool) -> dict[str, float]:
     """Measure where the start puts the bright part of the fixed image; ``fixed`` is its window.
 
@@ -240,7 +213,7 @@ def at_start(pair: ImagePair, start: Float64Array, fixed: Float32Array, *, same:
         covered = covered if found else float(shown.mean())
         x, y, z = np.where(shown[:, None], at, 0).T
         b = np.where(shown, np.nan_to_num(apply_window(pair.moving.data[x, y, z], window)), np.float32(0.0))
-        b = b if same else _table(a, b)[_bins(b)]
+        b = b if same else _predicted(a, b, b)
         found.append(float(np.corrcoef(a, b)[0, 1]) if min(a.std(), b.std()) > TINY else 0.0)
     return {"covered": covered, "turned": max(found[1:]) - found[0]}
 
@@ -248,11 +221,10 @@ def at_start(pair: ImagePair, start: Float64Array, fixed: Float32Array, *, same:
 SHIPPED = "likeness.json"
 Word = Literal["alike", "doubtful", "not the same anatomy"]
 DOUBTFUL, OTHER = -1.0, -2.0  # scores below which a result is doubtful, and not one of the same anatomy
-HIGHER_IS_ALIKE: Mapping[str, bool] = {
-    "correlation": True, "inside": False, "contour": True, "blocks": False, "edges": True, "moved": False,
-    "turned": False, "covered": True,
+SIDE: Mapping[str, int] = {
+    "correlation": 1, "inside": -1, "contour": 1, "blocks": -1, "edges": 1, "moved": -1, "turned": -1, "covered": 1,
 }  # fmt: skip
-"""Numbers of a whole pair, and the side on which images are alike."""
+"""Numbers of a whole pair; 1 where images are alike if the number is high, -1 where they are if it is low."""
 LEAST_SD: Mapping[str, float] = {
     "correlation": 0.03, "inside": 0.05, "contour": 0.03, "blocks": 0.05, "edges": 0.03, "moved": 0.02, "turned": 0.05,
     "covered": 0.03,
@@ -299,12 +271,12 @@ class Kind(RecordPart):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         for scales, needed in (
-            (self.quantiles, {*HIGHER_IS_ALIKE, *self.with_labels.weights, *self.without_labels.weights}),
+            (self.quantiles, {*SIDE, *self.with_labels.weights, *self.without_labels.weights}),
             (self.structures, {*OF_STRUCTURES, *self.of_structure.weights}),
         ):
             for name in needed:
                 scale = scales.get(name, ())
-                if len(scale) != len(SHARES) or any(b < a for a, b in pairwise(scale[:: _way(name)])):
+                if len(scale) != len(SHARES) or any(b < a for a, b in pairwise(scale[:: SIDE[name]])):
                     raise ValueError(f"{name} needs {len(SHARES)} ordered quantiles")
         return self
 
@@ -396,7 +368,7 @@ def own_reference(results: Sequence[Likeness], name: str) -> Reference:
 
 def scale(values: Sequence[float], name: str) -> Scale:
     """Return quantiles of good results, the least alike first."""
-    shares = SHARES if HIGHER_IS_ALIKE[name] else [1 - share for share in SHARES]
+    shares = SHARES if SIDE[name] > 0 else [1 - share for share in SHARES]
     return tuple(float(v) for v in np.round(np.quantile(values, shares), 4))
 
 
@@ -414,18 +386,21 @@ def likeness_of(
     reference: Reference | None = None,
 ) -> Likeness:  # fmt: skip
     """Measure a result in memory and place it among good ones; ``labels`` are the warped ones, ``kind`` is the bank."""
-    names = {} if labels is None else labels.names
-    return place(measure(pair, transform, warped, labels, same=kind != "multi"), names, kind, reference)
+    whole, structures = measure(pair, transform, warped, labels, same=kind != "multi")
+    return place(whole, structures, {} if labels is None else labels.names, kind, reference)
 
 
-def place(numbers: Numbers, names: Mapping[int, str], kind: BankName, reference: Reference | None = None) -> Likeness:
+def place(
+    whole: Row, structures: Mapping[int, Row], names: Mapping[int, str], kind: BankName,
+    reference: Reference | None = None,
+) -> Likeness:  # fmt: skip
     """Place measured numbers among those of good results."""
     shipped = shipped_reference()
     reference = shipped if reference is None or kind not in reference.kinds else reference
-    known, whole = reference.kinds[kind], numbers.whole
-    score = score_of(whole, known.quantiles, known.with_labels if numbers.structures else known.without_labels)
+    known = reference.kinds[kind]
+    score = score_of(whole, known.quantiles, known.with_labels if structures else known.without_labels)
     rows = []
-    for label, row in numbers.structures.items():
+    for label, row in structures.items():
         found = score_of(row, known.structures, known.of_structure)
         rows.append(StructureLikeness(
             label=label, name=names.get(label, str(label)), word=word_of(found), score=found,
@@ -459,16 +434,12 @@ def standard(value: float, scale: Sequence[float], name: str) -> float:
     """Return the distance of a number from the median of good results in standard deviations of their worse half."""
     middle, tenth = scale[SHARES.index(0.5)], scale[SHARES.index(0.1)]
     sd = max(abs(middle - tenth) / 1.2816, LEAST_SD[name])
-    return float(np.clip((value - middle) * _way(name) / sd, WORST, BEST))
-
-
-def _way(name: str) -> int:
-    return 1 if HIGHER_IS_ALIKE[name] else -1
+    return float(np.clip((value - middle) * SIDE[name] / sd, WORST, BEST))
 
 
 def worse_than(value: float, scale: Sequence[float], name: str) -> float:
     """Return the share of good results that are more alike."""
-    way = _way(name)
+    way = SIDE[name]
     return round(1 - float(np.interp(value * way, np.asarray(scale) * way, SHARES)), 2)
 
 

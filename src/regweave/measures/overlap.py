@@ -52,7 +52,12 @@ class SurfaceDistances:
         """The larger of the two directed 95th percentiles; NaN where a mask is empty."""
         if self.there[0].size == 0:
             return float("nan")
-        return max(_percentile(d, area, 95.0) for d, area in (self.there, self.back))
+        percentiles = []
+        for distances, areas in (self.there, self.back):  # the least value that 95 % of the area do not exceed
+            order = np.argsort(distances, kind="stable")
+            reached = np.cumsum(areas[order])
+            percentiles.append(float(distances[order][np.searchsorted(reached, 0.95 * reached[-1])]))
+        return max(percentiles)
 
     @property
     def mean_mm(self) -> float:
@@ -80,19 +85,10 @@ def surface_distances(a: ArrayLike, b: ArrayLike, spacing_mm: ArrayLike) -> Surf
     box = ndimage.find_objects((first | second).astype(np.uint8))[0]
     spacing = np.asarray(spacing_mm, dtype=np.float64)
     nets = [surface_net(np.ascontiguousarray(m[box]).view(np.uint8), tuple(spacing)) for m in (first, second)]
-    return SurfaceDistances(_directed(*nets), _directed(*nets[::-1]))
-
-
-def _directed(source: Float64Array, target: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Distance of the middle of each triangle (T, 3, 3) to another surface, and its area."""
-    chosen = source[:: -(-len(source) // MOST_POINTS)]
-    area = np.linalg.norm(np.cross(chosen[:, 1] - chosen[:, 0], chosen[:, 2] - chosen[:, 0]), axis=1) / 2.0
-    distance = distance_to_surface(chosen.mean(axis=1), target)
-    return np.where(distance < ROUNDING_MM, 0.0, distance), area
-
-
-def _percentile(values: Float64Array, weights: Float64Array, percent: float) -> float:
-    """Smallest value that at least this percentage of the weight does not exceed."""
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reached, percent / 100 * reached[-1])])
+    both = []
+    for source, target in (nets, nets[::-1]):  # from the middle of each triangle (T, 3, 3), with its area
+        chosen = source[:: -(-len(source) // MOST_POINTS)]
+        area = np.linalg.norm(np.cross(chosen[:, 1] - chosen[:, 0], chosen[:, 2] - chosen[:, 0]), axis=1) / 2.0
+        distance = distance_to_surface(chosen.mean(axis=1), target)
+        both.append((np.where(distance < ROUNDING_MM, 0.0, distance), area))
+    return SurfaceDistances(*both)

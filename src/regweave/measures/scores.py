@@ -118,28 +118,30 @@ class PairScore(RootModel[tuple[StructureScore, ...]]):
         ``start`` are the labels after the start: with them the distances after the start are measured too.
         """
         maps = {name: of for name, of in (("", warped), ("start", start)) if of is not None}
-        boxes = {name: _boxes(of) for name, of in {"fixed": fixed, **maps}.items()}
-
-        def measured(s: StructureScore) -> StructureScore:
-            if s.state != "scored":
-                return s
+        boxes: dict[str, dict[int, tuple[slice, ...]]] = {}
+        for name, of in {"fixed": fixed, **maps}.items():
+            values = of.values()
+            codes = of.data if max(values, default=0) <= FEW else np.searchsorted([0, *values], of.data)
+            found = ndimage.find_objects(codes)
+            numbers = values if codes is of.data else range(1, len(values) + 1)
+            boxes[name] = {value: found[n - 1] for value, n in zip(values, numbers, strict=True)}
+        spacing_mm, rows = fixed.geometry.spacing_mm, []
+        for s in self.structures:
+            measured: dict[str, float] = {}
             for name, labels in maps.items():
-                if s.label in boxes[name]:
+                if s.state == "scored" and s.label in boxes[name]:
                     pairs = zip(boxes["fixed"][s.label], boxes[name][s.label], strict=True)
                     box = tuple(slice(min(a.start, b.start), max(a.stop, b.stop)) for a, b in pairs)
                     one, two = (of.data[box] == s.label for of in (labels, fixed))
                     apart, when = surface_distances(one, two, spacing_mm), f"_{name}" if name else ""
-                    numbers: dict[str, Any] = {
+                    measured |= {
                         f"hd95{when}_mm": apart.hd95_mm,
                         f"assd{when}_mm": apart.mean_mm,
                         f"surface_dice_2mm{when}": apart.dice(TOLERANCE_MM),
                         f"surface_dice_voxel{when}": apart.dice(float(spacing_mm.max())),
                     }
-                    s = replace(s, **numbers)
-            return s
-
-        spacing_mm = fixed.geometry.spacing_mm
-        return PairScore(tuple(map(measured, self.structures)))
+            rows.append(replace(s, **measured))  # type: ignore[arg-type]
+        return PairScore(tuple(rows))
 
 
 def score_labels(
@@ -150,7 +152,11 @@ def score_labels(
     ``fixed`` and ``moving`` are on their own grids; names of the fixed one win. The others are the moving labels on the
     fixed grid: after the ``start``, ``warped`` by the deformation, and as ``loaded``, by default the same as the start.
     """
-    volumes = [_volumes_ml(labels) for labels in (fixed, moving, warped)]
+    volumes: list[dict[int, float]] = []
+    for labels in (fixed, moving, warped):
+        voxel_mm3 = abs(float(np.linalg.det(labels.geometry.affine[:3, :3])))
+        counted = zip(*np.unique(labels.data, return_counts=True), strict=True)
+        volumes.append({int(v): int(n) * voxel_mm3 / 1000.0 for v, n in counted if v != 0})
     names = {**moving.names, **fixed.names}
     both = sorted(volumes[0].keys() & volumes[1].keys())
     begun, after = dice(start.data, fixed.data, both), dice(warped.data, fixed.data, both)
@@ -168,18 +174,3 @@ def score_labels(
         volumes_ml = dict(zip(("volume_fixed_ml", "volume_before_ml", "volume_after_ml"), sizes, strict=True))
         rows.append(StructureScore(label, names.get(label, str(label)), state, **overlaps, **volumes_ml))
     return PairScore(tuple(rows))
-
-
-def _boxes(labels: LabelMap) -> dict[int, tuple[slice, ...]]:
-    """Return the box of each structure of a label map."""
-    values = labels.values()
-    codes = labels.data if max(values, default=0) <= FEW else np.searchsorted([0, *values], labels.data)
-    boxes = ndimage.find_objects(codes)
-    numbers = values if codes is labels.data else range(1, len(values) + 1)
-    return {value: boxes[n - 1] for value, n in zip(values, numbers, strict=True)}
-
-
-def _volumes_ml(labels: LabelMap) -> dict[int, float]:
-    voxel_mm3 = abs(float(np.linalg.det(labels.geometry.affine[:3, :3])))
-    values, counts = np.unique(labels.data, return_counts=True)
-    return {int(v): int(n) * voxel_mm3 / 1000.0 for v, n in zip(values, counts, strict=True) if v != 0}

@@ -274,7 +274,7 @@ def judge(
     reasons, unchecked = [], []
     doubts = [text for text in dict.fromkeys(warnings or ()) if text.startswith(DOUBTFUL)]
     measures = _of_field(regularity or {}, inverse_error, landmarks) | _of_structures(score)
-    measures |= _of_whole(whole) | _of_clinic(clinic)
+    measures |= _of_propagation(clinic, whole if clinic is None else clinic.whole)
     if likeness is not None:
         measures["likeness"] = (likeness.score, "")
     if warnings is not None:
@@ -362,31 +362,27 @@ OTHER_PATIENT = ("similarity_after", "displacement_p95_mm", "bones_bent_mm")
 """Rules of two CT whose broken limits are counted as signs of another patient."""
 
 
-def _of_whole(whole: WholePair | None) -> dict[str, Measure]:
-    if whole is None:
-        return {}
-    two_ct = whole.displacement_p95_mm is not None
-    numbers = {
-        "inverse_mean_mm": whole.inverse_mean_mm,
-        "both_ways_voxels": whole.both_ways_voxels,
-        "similarity_drop": _number(whole.similarity_before) - _number(whole.similarity_after),
-        "similarity_after": whole.similarity_after if two_ct else None,
-        "displacement_p95_mm": whole.displacement_p95_mm,
-        "bones_bent_mm": whole.bones_bent_mm,
-    }
-    return {rule: (_number(number), "") for rule, number in numbers.items()}
-
-
-def _of_clinic(section: ClinicSection | None) -> dict[str, Measure]:
-    """Return the numbers of propagated contours; of those by structure the worst."""
-    if section is None:
-        return {}
-    lost = [row.name for row in section.lost]
-    measures = {**_of_whole(section.whole), "lost_structures": (len(lost), ", ".join(lost))}
-    for rule in STRUCTURE_RULES:
-        rows = [(structure_number(row, rule), row.name) for row in section.structures]
-        known = [row for row in rows if not math.isnan(row[0])]
-        measures[rule] = NONE if not known else (min if RULES[rule].least else max)(known)
+def _of_propagation(section: ClinicSection | None, whole: WholePair | None) -> dict[str, Measure]:
+    """Return the numbers of both scans, and of propagated contours those of the worst structure."""
+    measures: dict[str, Measure] = {}
+    if whole is not None:
+        two_ct = whole.displacement_p95_mm is not None
+        numbers = {
+            "inverse_mean_mm": whole.inverse_mean_mm,
+            "both_ways_voxels": whole.both_ways_voxels,
+            "similarity_drop": _number(whole.similarity_before) - _number(whole.similarity_after),
+            "similarity_after": whole.similarity_after if two_ct else None,
+            "displacement_p95_mm": whole.displacement_p95_mm,
+            "bones_bent_mm": whole.bones_bent_mm,
+        }
+        measures = {rule: (_number(number), "") for rule, number in numbers.items()}
+    if section is not None:
+        lost = [row.name for row in section.lost]
+        measures["lost_structures"] = (len(lost), ", ".join(lost))
+        for rule in STRUCTURE_RULES:
+            rows = [(structure_number(row, rule), row.name) for row in section.structures]
+            known = [row for row in rows if not math.isnan(row[0])]
+            measures[rule] = NONE if not known else (min if RULES[rule].least else max)(known)
     return measures
 
 

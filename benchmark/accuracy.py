@@ -33,8 +33,7 @@ from regweave.measures.overlap import dice
 from regweave.registration.align import align
 from regweave.registration.refine import refine
 from regweave.run.memory import allowed_threads
-from regweave.spatial.deformation import determinant
-from regweave.spatial.warp import to_field, warp_labels
+from regweave.spatial.warp import determinant, to_field, warp_labels
 from regweave.types import Field, Float32Array, Transform
 
 TARGETS = {"paper@1 levels": 0.085, "default@1 levels": 0.115, "default@1 refined": 0.15}

@@ -18,8 +18,8 @@ from scipy import ndimage, optimize, sparse, stats
 import _common
 import regweave as rw
 from regweave.io import read_image, read_labels
-from regweave.measures.body import body_mask
 from regweave.run import check
+from regweave.spatial.voxels import body_mask
 from regweave.types import Field, Transform, Volume
 
 SETS = ("msd_hippocampus", "acdc_mm", "ibsr18_64_affine", "openkbp_head_neck", "chaos_mr_abdomen", "btcv_abdomen",

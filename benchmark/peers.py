@@ -38,8 +38,7 @@ from regweave.model import find_model
 from regweave.model.model import Model
 from regweave.run.read import Reading, as_stored, read_inputs
 from regweave.run.start import start_pair
-from regweave.spatial.deformation import determinant
-from regweave.spatial.warp import warp_image, warp_labels
+from regweave.spatial.warp import determinant, warp_image, warp_labels
 from regweave.types import Field, ImagePair, LabelMap, Transform
 
 FOLDER = ROOT / "benchmark" / "peers"

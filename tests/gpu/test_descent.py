@@ -9,7 +9,7 @@ from regweave.config.settings import Refine
 from regweave.registration import forces as class_weights
 from regweave.registration import forces as steps
 from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.pyramid import change_level, shrink_geometry
+from regweave.spatial.voxels import change_level, shrink_geometry
 from regweave.types import Geometry
 
 SHAPE = (14, 12, 16)

@@ -6,8 +6,7 @@ from scipy import ndimage
 
 from regweave import _core
 from regweave.registration.cuda import CudaFields
-from regweave.spatial.deformation import determinant, inverse_errors_mm, invert
-from regweave.spatial.warp import warp_image, warp_labels
+from regweave.spatial.warp import determinant, inverse_errors_mm, invert, warp_image, warp_labels
 from regweave.types import Field, Geometry, LabelMap, Transform, Volume
 
 FIXED = Geometry((14, 12, 16), np.diag([1.0, 1.2, 2.0, 1.0]))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from regweave.measures.body import body_mask
 from regweave.measures.deformation import InverseError
+from regweave.spatial.voxels import body_mask
 from regweave.types import Geometry, LabelMap, Volume
 
 SHAPE = (20, 20, 20)

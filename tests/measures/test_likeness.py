@@ -26,7 +26,7 @@ from regweave.measures.likeness import (
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import default_rules, judge, read_rules
 from regweave.run.register import register
-from regweave.spatial.deformation import PART
+from regweave.spatial.warp import PART
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Transform, Volume
 
 GRID = Geometry((20, 18, 16), np.diag([2.0, 2.0, 3.0, 1.0]))

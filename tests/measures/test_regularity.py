@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from regweave.measures.deformation import regularity
-from regweave.spatial.deformation import determinant
+from regweave.spatial.warp import determinant
 from regweave.types import Field, Geometry
 
 

@@ -13,8 +13,7 @@ from regweave.energy import loss_of
 from regweave.measures.overlap import dice
 from regweave.registration.align import Alignment, align
 from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.deformation import determinant
-from regweave.spatial.warp import to_field, warp_labels
+from regweave.spatial.warp import determinant, to_field, warp_labels
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Transform, Volume, WeightTable
 
 LEVELS = ({"spacing_mm": 48.0, "shrink": 2, "steps": 3}, {"spacing_mm": 24.0, "shrink": 1, "steps": 2})

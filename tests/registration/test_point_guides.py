@@ -6,8 +6,7 @@ import pytest
 from regweave.errors import RegweaveWarning, UsageError
 from regweave.registration import point_guides
 from regweave.registration.point_guides import PointGuides, contradicting, drawn, likeliest
-from regweave.spatial.deformation import determinant, resample
-from regweave.spatial.warp import warp_points
+from regweave.spatial.warp import determinant, resample, warp_points
 from regweave.types import Field, Geometry, Image, ImagePair, Transform
 
 GRID = Geometry((30, 24, 20), np.array([[0, 3.0, 0, 5], [-3, 0, 0, 70], [0, 0, 4, -3], [0, 0, 0, 1]]))

@@ -15,9 +15,8 @@ from regweave.errors import RegweaveWarning
 from regweave.registration.align import align
 from regweave.registration.forces import unfolded
 from regweave.registration.refine import Refinement, refine, warn_if_left_out
-from regweave.spatial.deformation import determinant
-from regweave.spatial.pyramid import change_level
-from regweave.spatial.warp import to_field
+from regweave.spatial.voxels import change_level
+from regweave.spatial.warp import determinant, to_field
 from regweave.types import Geometry, Image, ImagePair, WeightTable
 
 SHAPE = (32, 32, 32)

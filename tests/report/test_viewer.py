@@ -23,7 +23,7 @@ from regweave.report.viewer import (
     structures,
     windows,
 )
-from regweave.spatial.deformation import determinant
+from regweave.spatial.warp import determinant
 from regweave.types import Field, Geometry, NodeEvidence
 
 ORIENTATIONS = list(itertools.product(itertools.permutations(range(3)), itertools.product((1.0, -1.0), repeat=3)))

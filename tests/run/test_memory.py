@@ -13,7 +13,7 @@ from regweave.registration.align import align
 from regweave.run import memory
 from regweave.run import memory as machine
 from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.pyramid import shrink_geometry
+from regweave.spatial.voxels import shrink_geometry
 from regweave.threads import kernel_threads
 from regweave.types import Geometry, WeightTable
 

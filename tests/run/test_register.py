@@ -25,8 +25,7 @@ from regweave.registration.align import align
 from regweave.run import register as workflow
 from regweave.run.job import Job
 from regweave.run.memory import no_cache
-from regweave.spatial.deformation import invert
-from regweave.spatial.warp import warp_points
+from regweave.spatial.warp import invert, warp_points
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Transform, Volume, WeightTable
 
 LPS_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])

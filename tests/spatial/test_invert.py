@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from regweave import _core
-from regweave.spatial.deformation import inverse_errors_mm, invert, summary_mm
-from regweave.spatial.warp import to_field, warp_points
+from regweave.spatial.warp import inverse_errors_mm, invert, summary_mm, to_field, warp_points
 from regweave.types import Field, Geometry, Transform
 
 

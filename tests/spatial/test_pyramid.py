@@ -9,8 +9,7 @@ from scipy.spatial.transform import Rotation
 
 from regweave.registration import scene as channels
 from regweave.registration.scene import Channels, View
-from regweave.spatial.intensity import BODY_WINDOW_HU, apply_window, default_window
-from regweave.spatial.pyramid import change_level, shrink, shrink_geometry
+from regweave.spatial.voxels import BODY_WINDOW_HU, apply_window, change_level, default_window, shrink, shrink_geometry
 from regweave.types import Geometry, Volume
 
 factors = st.tuples(*[st.integers(1, 4)] * 3)

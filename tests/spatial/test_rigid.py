@@ -6,9 +6,8 @@ from scipy import ndimage, sparse
 from scipy.sparse.linalg import spsolve
 
 from regweave.spatial import rigid
-from regweave.spatial.deformation import determinant, inverse_errors_mm, invert
 from regweave.spatial.rigid import faded, keep_rigid, motions_of, rigid_fit
-from regweave.spatial.warp import warp_labels, warp_points
+from regweave.spatial.warp import determinant, inverse_errors_mm, invert, warp_labels, warp_points
 from regweave.types import Field, Geometry, LabelMap, Transform
 
 FIXED = Geometry((36, 32, 24), np.array([[0, 3.0, 0, 5], [-3, 0, 0, 110], [0, 0, 4, -3], [0, 0, 0, 1]]))

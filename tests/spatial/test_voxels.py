@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regweave import _core
-from regweave.spatial.deformation import determinant, log_deviation
+from regweave.spatial.warp import determinant, log_deviation
 from regweave.threads import kernel_threads
 from regweave.types import Field, Geometry
 

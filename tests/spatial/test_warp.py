@@ -3,8 +3,16 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from regweave import _core
-from regweave.spatial.deformation import compose, determinant
-from regweave.spatial.warp import to_field, to_voxels, voxel_matrix, warp_image, warp_labels, warp_points
+from regweave.spatial.warp import (
+    compose,
+    determinant,
+    to_field,
+    to_voxels,
+    voxel_matrix,
+    warp_image,
+    warp_labels,
+    warp_points,
+)
 from regweave.types import Field, Geometry, LabelMap, Transform, Volume
 
 

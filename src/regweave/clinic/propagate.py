@@ -41,9 +41,8 @@ from regweave.run.memory import allowed_threads
 from regweave.run.register import register
 from regweave.run.result import Result
 from regweave.run.rigid import names_of
-from regweave.spatial.deformation import invert
-from regweave.spatial.pyramid import shrink_geometry
-from regweave.spatial.warp import warp_labels
+from regweave.spatial.voxels import shrink_geometry
+from regweave.spatial.warp import invert, warp_labels
 from regweave.threads import kernel_threads
 from regweave.types import Field, Geometry, LabelMap, LeftOut, Structure, StructureSet, Transform
 

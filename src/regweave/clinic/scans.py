@@ -24,10 +24,8 @@ from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series, require
 from regweave.io.dicom.series import Series, list_series, read_series
 from regweave.io.disk.files import exists, open_file
 from regweave.io.transforms.files import read_transform, require_direction, require_series
-from regweave.measures.body import bright_mask
 from regweave.registration.initial import METHODS, initial_affine
-from regweave.spatial.intensity import apply_window, default_window
-from regweave.spatial.pyramid import Factors, shrink, shrink_geometry
+from regweave.spatial.voxels import Factors, apply_window, bright_mask, default_window, shrink, shrink_geometry
 from regweave.spatial.warp import warp_labels, warp_points
 from regweave.types import Field, Float32Array, Float64Array, Geometry, Image, LabelMap, StructureSet, Transform, Volume
 

@@ -35,9 +35,8 @@ from regweave.measures.propagation import DONE_HERE, PropagatedStructure, TestKi
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import ANOTHER_PATIENT, STRUCTURE_RULES, Rules, judge, structure_number
 from regweave.run.result import Result
-from regweave.spatial.deformation import determinant
 from regweave.spatial.rigid import rigid_fit
-from regweave.spatial.warp import inverse_of, warp_points
+from regweave.spatial.warp import determinant, inverse_of, warp_points
 from regweave.types import (
     Contour,
     Field,

@@ -27,9 +27,8 @@ from regweave.run.fusion import fuse
 from regweave.run.images import FILES
 from regweave.run.memory import allowed_threads
 from regweave.run.read import Reading
-from regweave.spatial.deformation import invert
-from regweave.spatial.intensity import default_window
-from regweave.spatial.warp import chained, inverse_of, warp_image, warp_labels
+from regweave.spatial.voxels import default_window
+from regweave.spatial.warp import chained, inverse_of, invert, warp_image, warp_labels
 from regweave.threads import kernel_threads, side_by_side
 from regweave.types import Ends, Field, Float64Array, Geometry, Transform, Volume
 

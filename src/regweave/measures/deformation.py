@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import AfterValidator
 
 from regweave.io.disk.records import Count, Measured, Number
-from regweave.spatial.deformation import defined, log_deviation
+from regweave.spatial.warp import defined, log_deviation
 from regweave.types import Float32Array
 
 SMALLEST, LARGEST = 1e-9, 1e9

@@ -19,8 +19,8 @@ from regweave.errors import RegweaveError
 from regweave.io.disk.files import parse_json
 from regweave.io.disk.records import Count, Number, RecordPart, Text, Whole, checked, read_record
 from regweave.io.modality import BankName
-from regweave.spatial.deformation import PART
-from regweave.spatial.intensity import apply_window, default_window, inside
+from regweave.spatial.voxels import apply_window, default_window, inside
+from regweave.spatial.warp import PART
 from regweave.types import Float32Array, Float64Array, ImagePair, IntArray, LabelMap, Transform, Volume
 
 MOST_VOXELS, MOST_INSIDE, MOST_AT_CONTOUR = 20_000, 30_000, 4_000

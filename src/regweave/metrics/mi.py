@@ -9,7 +9,7 @@ import numpy as np
 
 from regweave import _core, metrics
 from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.intensity import sampled
+from regweave.spatial.voxels import sampled
 from regweave.types import Float32Array
 
 SMALL_SUPPORT_VOXELS = 2000

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from regweave.io.disk.records import Count, Number, RecordPart, Text
 from regweave.io.geometry import Orientation
-from regweave.spatial.intensity import apply_window, default_window
+from regweave.spatial.voxels import apply_window, default_window
 from regweave.types import Float64Array, Geometry, LabelMap, Volume
 
 AXES = ("left to right", "front to back", "along the body")

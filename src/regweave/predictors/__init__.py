@@ -24,7 +24,7 @@ from scipy import ndimage
 
 from regweave.predictors._features import WorkingGrid
 from regweave.registry import Registry
-from regweave.spatial.pyramid import shrink, shrink_geometry
+from regweave.spatial.voxels import shrink, shrink_geometry
 from regweave.types import LabelMap, Modality, StructureMaps, Volume
 
 BLUR_VOXELS = 0.7  # blur of maps made from labels, in working voxels: predicted maps have no sharper edges

@@ -12,8 +12,7 @@ from scipy import ndimage
 from regweave.config.settings import within_image
 from regweave.io.geometry import nearest_axes
 from regweave.spatial.control_grid import nearest_whole
-from regweave.spatial.intensity import apply_window, default_window
-from regweave.spatial.pyramid import Factors, shrink
+from regweave.spatial.voxels import Factors, apply_window, default_window, shrink
 from regweave.types import Float32Array, Float64Array, Geometry, Modality, Volume
 
 VERSION: Final = 3  # changes whenever the same image gives other features

@@ -23,7 +23,7 @@ from regweave.predictors import Classes, Examples, Names, Parts, Predictor, Voxe
 from regweave.predictors._features import WorkingGrid
 from regweave.predictors.perceptron import require_classes
 from regweave.spatial.node_classes import numbers_of
-from regweave.spatial.pyramid import Factors, shrink
+from regweave.spatial.voxels import Factors, shrink
 from regweave.threads import present_threads
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray, LabelMap, StructureMaps, Volume
 

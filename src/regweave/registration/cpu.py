@@ -22,7 +22,7 @@ from regweave.registration import forces as continuous
 from regweave.registration.scene import Scene
 from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.spatial.node_classes import RULES, numbers_of, one_hot
-from regweave.spatial.pyramid import change_level
+from regweave.spatial.voxels import change_level
 from regweave.types import Float32Array, Float64Array, IntArray, Solution, Terms, WeightTable
 
 Device: TypeAlias = Any  # `CpuDevice`, or a class with the same methods

@@ -30,9 +30,8 @@ from regweave.registration.cpu import CPU, VALID_SHARE, StepSearch
 from regweave.registration.forces import DataTerm, Objective, isotropic, stretch
 from regweave.registration.scene import CUT, Channels, Scene, View, view_of
 from regweave.spatial.control_grid import ControlGrid, LabelSet
-from regweave.spatial.intensity import apply_window, sampled
 from regweave.spatial.node_classes import FOREGROUND_SHARE, numbers_of
-from regweave.spatial.pyramid import Factors, shrink_geometry
+from regweave.spatial.voxels import Factors, apply_window, sampled, shrink_geometry
 from regweave.spatial.warp import encode, voxel_matrix
 from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, IntArray, Solution, Terms, WeightTable
 

@@ -23,7 +23,7 @@ from regweave.energy import Comparison
 from regweave.registration.scene import Scene, view_of
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.node_classes import numbers_of
-from regweave.spatial.pyramid import Factors, change_level
+from regweave.spatial.voxels import Factors, change_level
 from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, IntArray, WeightTable
 
 LEAST_FORCE = 1e-3  # Forces of this size are rounding and are not scaled up; features are in [0, 1]

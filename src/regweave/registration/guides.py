@@ -14,8 +14,7 @@ from scipy.optimize import linear_sum_assignment
 
 from regweave.config.settings import Member
 from regweave.registration.forces import stretch
-from regweave.spatial.intensity import inside
-from regweave.spatial.pyramid import Factors, shrink, shrink_geometry
+from regweave.spatial.voxels import Factors, inside, shrink, shrink_geometry
 from regweave.types import Float32Array, Float64Array, Guides, Image, LabelMap, StructureMaps
 
 RAMP_VOXELS = 2.0

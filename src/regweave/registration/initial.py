@@ -10,8 +10,7 @@ import numpy as np
 from regweave import _core, notices
 from regweave.errors import UsageError
 from regweave.io.modality import with_modality
-from regweave.spatial.intensity import apply_window, default_window, extrapolated, inside
-from regweave.spatial.pyramid import shrink, shrink_geometry
+from regweave.spatial.voxels import apply_window, default_window, extrapolated, inside, shrink, shrink_geometry
 from regweave.spatial.warp import inverse_of, voxel_matrix
 from regweave.types import Float32Array, Float64Array, Image, IntArray, Volume
 

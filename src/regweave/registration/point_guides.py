@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from regweave import notices
 from regweave.errors import UsageError
 from regweave.registration.structure_start import smooth_displacement, unfolded
-from regweave.spatial.deformation import compose, determinant, resample
-from regweave.spatial.warp import beyond, inverse_of, warp_points
+from regweave.spatial.warp import beyond, compose, determinant, inverse_of, resample, warp_points
 from regweave.types import Field, Float32Array, Float64Array, ImagePair, Transform
 
 REACHES = (0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.055, 0.04, 0.025)

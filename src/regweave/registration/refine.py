@@ -16,7 +16,7 @@ from regweave.config.settings import Member, Refine, Settings
 from regweave.io.disk.records import Count, Number
 from regweave.registration.cpu import CPU, Device
 from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.pyramid import shrink_geometry
+from regweave.spatial.voxels import shrink_geometry
 from regweave.spatial.warp import to_field
 from regweave.types import Field, Float32Array, ImagePair, WeightTable
 

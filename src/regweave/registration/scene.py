@@ -16,8 +16,17 @@ from regweave.config.settings import Level, Member, Refine, Settings, within_ima
 from regweave.energy import Comparison
 from regweave.io.modality import modality_of
 from regweave.spatial.control_grid import nearest_whole
-from regweave.spatial.intensity import Window, apply_window, default_window, extrapolated, inside
-from regweave.spatial.pyramid import Factors, change_level, shrink, shrink_geometry
+from regweave.spatial.voxels import (
+    Factors,
+    Window,
+    apply_window,
+    change_level,
+    default_window,
+    extrapolated,
+    inside,
+    shrink,
+    shrink_geometry,
+)
 from regweave.spatial.warp import encode, voxel_matrix, warp_channels
 from regweave.types import (
     Float32Array,

@@ -14,8 +14,7 @@ from scipy import ndimage
 
 from regweave import notices
 from regweave.registration.initial import VOLUME_RATIOS
-from regweave.spatial.deformation import compose, determinant
-from regweave.spatial.warp import inverse_of, warp_points
+from regweave.spatial.warp import compose, determinant, inverse_of, warp_points
 from regweave.types import Field, Float32Array, Float64Array, Geometry, ImagePair, StructureMaps, Transform
 
 SURE = 0.5  # Probability from which on a voxel counts

@@ -27,7 +27,7 @@ from regweave.report.signoff import reviewed_hashes, signoff_names
 from regweave.report.viewer import BUDGETS, STRUCTURE_SET, Viewer, by_label
 from regweave.run.record import Provenance, model_words
 from regweave.run.result import Result, load
-from regweave.spatial.deformation import determinant
+from regweave.spatial.warp import determinant
 
 SCRIPTS = (
     "volume.js", "contour.js", "paint.js", "decor.js", "viewer.js", "pointer.js", "structures.js", "controls.js",

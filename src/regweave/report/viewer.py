@@ -23,9 +23,8 @@ from regweave.io.dicom.rtstruct import read_drawn
 from regweave.io.disk.files import is_file
 from regweave.io.geometry import check_same_grid
 from regweave.io.points import MARKUPS_SCHEMA
-from regweave.measures.body import body_mask
 from regweave.run.result import Result
-from regweave.spatial.pyramid import Factors, shrink, shrink_geometry
+from regweave.spatial.voxels import Factors, body_mask, shrink, shrink_geometry
 from regweave.types import (
     PALETTE,
     Field,

@@ -19,8 +19,7 @@ from regweave.io.disk.files import MAX_ARCHIVE_BYTES, damaged, is_file, open_fil
 from regweave.io.disk.records import write_record
 from regweave.io.transforms.files import write_linear
 from regweave.run.record import Provenance
-from regweave.spatial.deformation import invert
-from regweave.spatial.warp import warp_image, warp_labels
+from regweave.spatial.warp import invert, warp_image, warp_labels
 from regweave.types import Field, Geometry, ImagePair, LabelMap, NodeEvidence, Transform, Volume
 
 FILES = {

@@ -24,7 +24,7 @@ from regweave.predictors import Predictor
 from regweave.predictors._features import WorkingGrid
 from regweave.registration.scene import KEPT_VOXELS
 from regweave.spatial.control_grid import ControlGrid, LabelSet
-from regweave.spatial.pyramid import shrink_geometry
+from regweave.spatial.voxels import shrink_geometry
 from regweave.types import Geometry
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from regweave.io.modality import Stated, in_hounsfield, with_modality
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
 from regweave.options import option
-from regweave.spatial.intensity import default_window
+from regweave.spatial.voxels import default_window
 from regweave.threads import side_by_side
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Modality, Volume
 

@@ -39,9 +39,8 @@ from regweave.run.resolve import ClassesFrom, Recipe, doubt_segmentation, doubt_
 from regweave.run.result import Result
 from regweave.run.rigid import names_of, rigid_parts, stiffened
 from regweave.run.start import point_guides, require_accuracy, start_pair, used_start
-from regweave.spatial.deformation import determinant, invert
-from regweave.spatial.intensity import inside
-from regweave.spatial.warp import turn_in_place, turned, warp_image, warp_labels
+from regweave.spatial.voxels import inside
+from regweave.spatial.warp import determinant, invert, turn_in_place, turned, warp_image, warp_labels
 from regweave.threads import kernel_threads
 from regweave.types import Ends, Field, ImagePair, LabelMap, Transform, Volume
 

@@ -44,8 +44,7 @@ from regweave.run.check import Check
 from regweave.run.images import OutputImages, SavedImages
 from regweave.run.memory import allowed_threads
 from regweave.run.record import Provenance
-from regweave.spatial.deformation import determinant
-from regweave.spatial.warp import warp_image, warp_labels, warp_points
+from regweave.spatial.warp import determinant, warp_image, warp_labels, warp_points
 from regweave.threads import kernel_threads
 from regweave.types import Float64Array, LabelMap, Transform, Volume, WeightTable
 

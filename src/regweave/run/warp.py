@@ -30,8 +30,7 @@ from regweave.io.write import TimeSeries, is_time_series, read_time_series
 from regweave.run.read import ImageLike
 from regweave.run.result import Result
 from regweave.spatial import warp as spatial
-from regweave.spatial.deformation import invert
-from regweave.spatial.warp import Interpolation
+from regweave.spatial.warp import Interpolation, invert
 from regweave.types import Direction, Field, Float64Array, Geometry, LabelMap, Transform, Volume
 
 IDENTITY = "identity"

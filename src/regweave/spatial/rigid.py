@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave import _core
-from regweave.spatial.deformation import determinant
-from regweave.spatial.pyramid import shrink
-from regweave.spatial.warp import inverse_of, voxel_matrix, warp_labels, warp_points
+from regweave.spatial.voxels import shrink
+from regweave.spatial.warp import determinant, inverse_of, voxel_matrix, warp_labels, warp_points
 from regweave.types import Field, Float32Array, Float64Array, Geometry, IntArray, LabelMap, Transform
 
 MOST_POINTS = 20_000  # Points of a part to which a motion is fitted

@@ -5,10 +5,25 @@ C-contiguous; ``affine`` takes such an index to LPS millimetres; vectors are com
 """
 
 from regweave.types.energy import Energy, NodeEvidence, Solution, Terms, WeightTable
-from regweave.types.geometry import Float32Array, Float64Array, Geometry, IntArray, LabelArray
-from regweave.types.images import Guides, Image, ImagePair, LabelMap, Modality, StructureMaps, Volume
+from regweave.types.images import (
+    Direction,
+    Ends,
+    Field,
+    Float32Array,
+    Float64Array,
+    Geometry,
+    Guides,
+    Image,
+    ImagePair,
+    IntArray,
+    LabelArray,
+    LabelMap,
+    Modality,
+    StructureMaps,
+    Transform,
+    Volume,
+)
 from regweave.types.structures import PALETTE, Colour, Contour, Identity, LeftOut, OutlineKind, Structure, StructureSet
-from regweave.types.transform import Direction, Ends, Field, Transform
 
 __all__ = [
     "PALETTE", "Colour", "Contour", "Direction", "Ends", "Energy", "Field", "Float32Array", "Float64Array", "Geometry",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.types.geometry import Float32Array, Float64Array, Geometry, IntArray
+from regweave.types.images import Float32Array, Float64Array, Geometry, IntArray
 
 
 @dataclass(frozen=True)

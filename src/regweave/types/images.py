@@ -1,17 +1,233 @@
-"""Scalar images and label maps on a voxel grid."""
+"""Voxel grids, and what is on them: scalar images, label maps, displacement fields, transforms, pairs."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from regweave.types.geometry import Float32Array, Float64Array, Geometry, LabelArray
-from regweave.types.transform import Field
+Float32Array = NDArray[np.float32]
+Float64Array = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+LabelArray = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Placement of a voxel grid in space.
+
+    Parameters
+    ----------
+    shape : tuple of three ints
+        Number of voxels along each image axis.
+    affine : float array of shape (4, 4)
+        Takes a voxel index (i, j, k, 1) to LPS millimetres.
+    """
+
+    shape: tuple[int, int, int]
+    affine: Float64Array
+
+    @property
+    def spacing_mm(self) -> Float64Array:
+        """Distance between neighbouring voxels along each axis, shape (3,)."""
+        return np.asarray(np.linalg.norm(self.affine[:3, :3], axis=0), dtype=np.float64)
+
+    @property
+    def longest_mm(self) -> float:
+        """Longest side of the grid."""
+        return float((self.spacing_mm * self.shape).max())
+
+    @property
+    def direction(self) -> Float64Array:
+        """Direction cosines, one column for each image axis, shape (3, 3)."""
+        return self.affine[:3, :3] / self.spacing_mm
+
+    @property
+    def origin_mm(self) -> Float64Array:
+        """LPS position of the centre of voxel (0, 0, 0)."""
+        return self.affine[:3, 3]
+
+    @property
+    def summary(self) -> str:
+        """Size and spacing in words.
+
+        Examples
+        --------
+        >>> Geometry((64, 64, 40), np.diag([1.0, 1.0, 2.5, 1.0])).summary
+        '64 × 64 × 40 voxels of 1 × 1 × 2.5 mm'
+        """
+        size, spacing = (" × ".join(f"{n:.4g}" for n in part) for part in (self.shape, self.spacing_mm))
+        return f"{size} voxels of {spacing} mm"
+
+    def points(self, index: Float64Array) -> Float64Array:
+        """Take voxel indices (..., 3) to LPS millimetres (..., 3)."""
+        return index @ self.affine[:3, :3].T + self.affine[:3, 3]
+
+    def index(self, points_mm: Float64Array) -> Float64Array:
+        """Take LPS millimetres (..., 3) to voxel indices (..., 3), whole at the centres of voxels."""
+        back = np.linalg.inv(self.affine)
+        return np.asarray(points_mm @ back[:3, :3].T + back[:3, 3], dtype=np.float64)
+
+    def corners_mm(self) -> Float64Array:
+        """LPS positions of the eight corner voxels, shape (8, 3)."""
+        ends = np.array([[0, n - 1] for n in self.shape], dtype=np.float64)
+        index = np.stack(np.meshgrid(*ends, indexing="ij"), axis=-1).reshape(8, 3)
+        return self.points(index)
+
+
+@dataclass(frozen=True, repr=False)
+class Field:
+    """A dense displacement on the fixed grid: a fixed point p goes to ``p + data[:, index of p]``.
+
+    ``data`` is float32 of shape (3, X, Y, Z), LPS millimetres.
+    """
+
+    data: Float32Array
+    geometry: Geometry
+
+    def __repr__(self) -> str:
+        """Size, spacing and the longest vector, not all of them."""
+        longest = float(np.sqrt((self.data.astype(np.float64) ** 2).sum(axis=0).max()))
+        return f"Field({self.geometry.summary}, up to {longest:.3g} mm)"
+
+    def to_sitk(self) -> Any:
+        """Return a SimpleITK image of the displacements, vectors of float32 LPS millimetres."""
+        from regweave.io.write import sitk_image
+
+        return sitk_image(self.data.astype(np.float32, copy=False), self.geometry)
+
+    @classmethod
+    def zero(cls, geometry: Geometry) -> Field:
+        """Return the identity on a grid."""
+        return cls(np.zeros((3, *geometry.shape), dtype=np.float32), geometry)
+
+
+Direction = Literal["fixed_to_moving", "moving_to_fixed"]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The two images that a transform connects: which way its points go, from which grid to which.
+
+    ``start_series`` and ``target_series`` are hashes of DICOM series, empty where they are not known.
+    """
+
+    direction: Direction
+    start: Geometry
+    target: Geometry
+    start_series: str = ""
+    target_series: str = ""
+
+    def turned(self) -> Ends:
+        """Return the ends of the inverse transform."""
+        back: Direction = "moving_to_fixed" if self.direction == "fixed_to_moving" else "fixed_to_moving"
+        return Ends(back, self.target, self.start, self.target_series, self.start_series)
+
+
+@dataclass(frozen=True, repr=False)
+class Transform:
+    """A spatial map: the point p goes to ``affine · (p + field(p))``, all in LPS millimetres.
+
+    A registration's transform takes fixed points to moving points (ITK's resampling convention), so its field is
+    on the fixed grid. Outside that grid the field takes the value of the nearest voxel.
+
+    Parameters
+    ----------
+    field : Field
+    affine : float array of shape (4, 4)
+    ends : Ends, optional
+        The images that the map connects, where that is known.
+    knots : Field, optional
+        The coarser field that ``field`` is a sample of: at the voxels of ``field`` both agree, between them the knots
+        hold. Without them ``field`` itself is trilinear.
+    """
+
+    field: Field
+    affine: Float64Array = dataclasses.field(default_factory=lambda: np.eye(4))
+    ends: Ends | None = None
+    knots: Field | None = None
+
+    @property
+    def interpolated(self) -> Field:
+        """The field whose trilinear interpolation is the map between voxels."""
+        return self.field if self.knots is None else self.knots
+
+    def __repr__(self) -> str:
+        """Direction where it is known, field and affine part, not their numbers."""
+        way = "" if self.ends is None else f"{self.ends.direction.replace('_', ' ')}, "
+        return f"Transform({way}{self.field!r}{'' if np.array_equal(self.affine, np.eye(4)) else ', affine'})"
+
+    def __call__(self, points_mm: ArrayLike) -> Float64Array:
+        """Map points (..., 3) of LPS millimetres, for a registration from fixed to moving.
+
+        Examples
+        --------
+        >>> shift = np.full((3, 4, 4, 4), 2.0, dtype=np.float32)
+        >>> Transform(Field(shift, Geometry((4, 4, 4), np.eye(4))))([0.5, 1.0, 3.0])
+        array([2.5, 3. , 5. ])
+        """
+        from regweave.spatial.warp import warp_points
+
+        return warp_points(np.asarray(points_mm, dtype=np.float64), self)
+
+    def inverse(self, geometry: Geometry | None = None) -> Transform:
+        """Return the numerical inverse.
+
+        Parameters
+        ----------
+        geometry : Geometry, optional
+            Grid for its field; by default that of the image the transform leads to, where that is known.
+
+        Raises
+        ------
+        UsageError
+            E115 where no grid is known.
+        """
+        from regweave.spatial.warp import invert
+
+        return invert(self, geometry)[0]
+
+    def save(self, path: str | Path) -> None:
+        """Write an ITK transform, .h5, .tfm or .txt, that ITK, ANTs and 3D Slicer read; `load` reads it back."""
+        from regweave.io.transforms.files import write_transform
+
+        write_transform(path, self)
+
+    @classmethod
+    def load(cls, path: str | Path, geometry: Geometry | None = None) -> Transform:
+        """Read a transform of ITK or ANTs, or a displacement field, and sample it on a grid where one is given."""
+        from regweave.io.transforms.files import read_transform
+
+        return read_transform(path, geometry)
+
+    @classmethod
+    def from_sitk(cls, transform: Any, geometry: Geometry | None = None) -> Transform:
+        """Take a SimpleITK transform; one that is not linear is sampled on a grid.
+
+        Examples
+        --------
+        >>> import SimpleITK as sitk
+        >>> Transform.from_sitk(sitk.TranslationTransform(3, (1.0, 2.0, 3.0)))([0.0, 0.0, 0.0])
+        array([1., 2., 3.])
+        """
+        from regweave.io.transforms.itk import as_transform
+
+        return as_transform(transform, geometry)
+
+    def to_sitk(self) -> Any:
+        """Return a SimpleITK composite of the affine and the displacement field, which it applies first.
+
+        Outside the grid of the field SimpleITK moves nothing; this transform uses the nearest vector there.
+        """
+        from regweave.io.transforms.itk import sitk_transform
+
+        return sitk_transform(self)
+
 
 Modality = Literal["ct", "mr", "t1", "t2", "pd", "flair", "pet", "us"]
 """CT in Hounsfield units, or an image on its own scale; ``mr`` is any of these where no more is known."""

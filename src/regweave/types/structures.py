@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from regweave.types.geometry import Float64Array
+from regweave.types.images import Float64Array
 
 OutlineKind = Literal["CLOSED_PLANAR", "POINT", "OPEN_PLANAR", "OPEN_NONPLANAR"]
 Colour = tuple[int, int, int]

@@ -111,7 +111,7 @@ pictures: $(VENV)/.package $(VENV)/.docs
 	$(ONE_BLAS) $(BIN)/python docs/_make_pictures.py
 
 bench: $(VENV)/.package $(VENV)/.test
-	$(BIN)/python benchmark/run.py
+	$(BIN)/python benchmark/peers.py --set phantom --pairs 1 --train-pairs 1 --peers= --output smoke-peers
 
 # Write the frozen numbers, records and pages of tests/golden again and say what changed.
 golden: $(VENV)/.package

@@ -1,4 +1,4 @@
-"""What every benchmark shares: its command line, the record of where and how it ran, its JSON file."""
+"""What every benchmark shares: options, rows that outlive a stop, programs of their own, and the file of results."""
 
 import argparse
 import datetime
@@ -7,13 +7,16 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple
 
 import regweave
 from regweave import _core
@@ -25,48 +28,132 @@ SCHEMA = 1
 PACKAGES = ("numpy", "scipy", "SimpleITK", "nibabel", "pydantic", "antspyx")
 # What a registration's numbers depend on; presets are not here because rows carry the hash of their settings.
 SOURCES = ("config", "energy", "engines", "measures", "metrics", "registration", "spatial")
+THREADS = ("ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One measured number, with the target it is held against where there is one.
+def claim(
+    what: str, value: float, form: str = ".3f", *, least: float | None = None, most: float | None = None
+) -> dict[str, Any]:
+    """One measured number with its form in Python's format language and its unit, such as ".1f ms", and its target.
 
-    ``sense`` is "at least" or "at most"; ``style`` is how the number is printed, in Python's format language.
+    A number that is not finite reaches no target.
     """
-
-    what: str
-    value: float
-    style: str = ".3f"
-    unit: str = ""
-    target: float | None = None
-    sense: str = "at least"
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the target is reached; None without a target. A number that is not finite reaches none."""
-        if self.target is None:
-            return None
-        if not math.isfinite(self.value):
-            return False
-        return self.value >= self.target if self.sense == "at least" else self.value <= self.target
-
-    def row(self) -> dict[str, Any]:
-        """Return the claim as it is written to JSON."""
-        return {**asdict(self), "met": self.met}
+    style, unit = re.fullmatch(r"(\+?[.\d]*[a-z%])(.*)", form).groups()  # type: ignore[union-attr]
+    target, finite = least if most is None else most, math.isfinite(value)
+    met = None if target is None else finite and (value >= target if most is None else value <= target)
+    sense = "at least" if most is None else "at most"
+    return {"what": what, "value": value, "style": style, "unit": unit, "target": target, "sense": sense, "met": met}
 
 
-def parser(description: str, **defaults: Any) -> argparse.ArgumentParser:
-    """Return a command line with the options that all benchmarks have."""
+def Claim(  # noqa: N802
+    what: str, value: float, style: str = ".3f", unit: str = "", target: Any = None, sense: str = "at least"
+) -> Any:
+    return claim(what, value, style + unit, **{"least" if sense == "at least" else "most": target})
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "pairs": {"type": int, "help": "number of pairs"},
+    "seed": {"type": int, "help": "seed of samples, noise and bootstrap"},
+    "set": {"help": "set of REGWEAVE_DATA"},
+    "preset": {"help": "a preset, or settings in a TOML file"},
+    "init": {"help": "initial alignment: none, moments or affine"},
+    "threads": {"type": int, "help": "threads of one registration"},
+    "workers": {"type": int, "help": "processes at a time"},
+    "repetitions": {"type": int, "help": "runs of the same; the fastest counts"},
+    "seconds": {"type": float, "help": "start no registration later than this"},
+    "rows": {"type": Path, "help": "file of finished registrations, which are not run again"},
+    "peers": {"help": "Python that has the other programs"},
+    "output": {"help": "name of the file under benchmark/results, without .json"},
+}
+
+
+def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """Return a command line with those of `OPTIONS` that have a default here."""
     out = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    out.add_argument("--pairs", type=int, default=None, help="a seeded sample of this many pairs instead of all")
-    out.add_argument("--seed", type=int, default=0, help="seed of the sample, the phantoms and the bootstrap")
-    out.add_argument("--init", default="none", help="initial alignment: none, moments or affine")
-    out.add_argument("--output", default=None, help="name of the file under benchmark/results, without .json")
-    out.set_defaults(**defaults)
+    for name, value in defaults.items():
+        out.add_argument(f"--{name}", default=value, **OPTIONS[name])
     return out
 
 
-def write(name: str, seed: int, content: Mapping[str, Any], claims: Sequence[Claim]) -> Path:
+class Rows:
+    """Finished rows by key, one JSON line each in a file; a row with an error is not kept."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: dict[tuple[str, ...], dict[str, Any]] = {}
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            if line.endswith("}"):  # a run that was killed may have left half a line
+                row = json.loads(line)
+                self._rows[tuple(row.pop("key"))] = row
+
+    def __contains__(self, key: Sequence[Any]) -> bool:
+        """Whether a row is finished."""
+        return tuple(map(str, key)) in self._rows
+
+    def all(self) -> list[dict[str, Any]]:
+        """Return all finished rows."""
+        return list(self._rows.values())
+
+    def get(self, key: Sequence[Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the row of a key; where it is missing, measure, keep and print it."""
+        words = tuple(map(str, key))
+        if words in self._rows:
+            return self._rows[words]
+        row: dict[str, Any] = plain(measure())
+        numbers = {k: round(v, 4) for k, v in row.items() if isinstance(v, int | float)}
+        print(*words, row.get("error") or numbers, flush=True)
+        if row.get("error") is None:
+            self._rows[words] = row
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**row, "key": words}) + "\n")
+        return row
+
+
+class Run(NamedTuple):
+    """Wall and processor seconds of a program, the most memory that it held, its exit status and its output."""
+
+    wall: float
+    cpu: float
+    gb: float
+    status: int
+    text: str
+
+
+def run(
+    *words: Any, threads: int = 1, timeout_s: float | None = None, cwd: Path | None = None, check: bool = True
+) -> Run:
+    """Run a program in a process of its own; after its time it is killed. With ``check`` it must end with 0."""
+    environment = {**os.environ, **dict.fromkeys(THREADS, str(threads))}
+    with TemporaryFile() as out:
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            list(map(str, words)), stdout=out, stderr=subprocess.STDOUT, cwd=cwd, env=environment
+        )
+        timer = threading.Timer(timeout_s or threading.TIMEOUT_MAX, process.kill)
+        timer.start()
+        _, status, used = os.wait4(process.pid, 0)
+        timer.cancel()
+        wall = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        text = out.read().decode(errors="replace")
+    if check and process.returncode:
+        raise SystemExit(f"{text[-2000:]}\n{' '.join(map(str, words))[:300]} ended with status {process.returncode}")
+    return Run(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024**2, process.returncode, text)
+
+
+def regweave_command(*words: Any, threads: int = 1, check: bool = True) -> Run:
+    """Run a command of regweave in a process of its own."""
+    return run(sys.executable, "-m", "regweave", *words, threads=threads, check=check)
+
+
+def with_python(python: str, code: str, *given: Any) -> float:
+    """Run code in another Python on one thread, the arguments in its ``given``; return the number it prints last."""
+    head = "import json, sys, time\ngiven = json.loads(sys.argv[1])\n"
+    return float(run(python, "-c", head + code, json.dumps(given, default=str)).text.splitlines()[-1])
+
+
+def write(name: str, seed: int, content: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) -> Path:
     """Write the result of a benchmark and print its claims."""
     record = {
         "schema": SCHEMA,
@@ -77,40 +164,28 @@ def write(name: str, seed: int, content: Mapping[str, Any], claims: Sequence[Cla
         "machine": machine(),
         "versions": versions(),
         "seed": seed,
-        "claims": [claim.row() for claim in claims],
+        "claims": claims,
         **content,
     }
-    RESULTS.mkdir(exist_ok=True)
     path, part = RESULTS / f"{name}.json", RESULTS / f"{name}.tmp"
     part.write_text(json.dumps(plain(record), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     part.replace(path)
-    for claim in claims:
-        print(describe(claim.row()))
+    for one in claims:
+        wanted = f" (wanted {target(one)}, {'met' if one['met'] else 'NOT met'})" if one["target"] is not None else ""
+        print(f"{one['what']}: {measured(one)}{wanted}")
     print(f"wrote {path.relative_to(ROOT)}")
     return path
 
 
-def describe(claim: Mapping[str, Any]) -> str:
-    """One line for a claim as it is in JSON."""
-    verdict = {True: ", met", False: ", NOT met", None: ""}[claim["met"]]
-    wanted = f" (wanted {target(claim)}{verdict})" if claim["target"] is not None else ""
-    return f"{claim['what']}: {measured(claim)}{wanted}"
-
-
-def measured(claim: Mapping[str, Any]) -> str:
+def measured(one: Mapping[str, Any]) -> str:
     """Return the number of a claim with its unit."""
-    return "failed" if claim["value"] is None else _number(claim["value"], claim)
+    return "failed" if one["value"] is None else f"{one['value']:{one['style']}}{one['unit']}"
 
 
-def target(claim: Mapping[str, Any]) -> str:
+def target(one: Mapping[str, Any]) -> str:
     """Return the target of a claim with its unit, empty without one."""
-    if claim["target"] is None:
-        return ""
-    return f"{'≥' if claim['sense'] == 'at least' else '≤'} {_number(claim['target'], claim)}"
-
-
-def _number(value: float, claim: Mapping[str, Any]) -> str:
-    return f"{value:{claim['style']}}{claim['unit']}"
+    sign = "≥" if one["sense"] == "at least" else "≤"
+    return "" if one["target"] is None else f"{sign} {one['target']:{one['style']}}{one['unit']}"
 
 
 def command() -> str:
@@ -133,23 +208,17 @@ def commit() -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Describe the machine in words."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    info = Path("/proc/cpuinfo")
+    models = re.findall(
+        r"^model name\s*: (.*)$", info.read_text(encoding="utf-8") if info.exists() else "", re.MULTILINE
+    )
     return {
-        "processor": _processor(),
-        "cores": cores,
+        "processor": next(iter(models), platform.processor() or platform.machine()),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gb": round(physical_memory_mb() / 1024),
         "system": f"{platform.system()} {platform.machine()}",
         "load_at_end": round(os.getloadavg()[0], 1),
     }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def versions() -> dict[str, str]:
@@ -166,27 +235,23 @@ def versions() -> dict[str, str]:
 def fingerprint() -> str:
     """Hash of the code that registers: rows measured with other code are not used again."""
     package = Path(regweave.__file__).parent
-    files = [f for folder in SOURCES for f in sorted((package / folder).rglob("*.py"))]
-    digest = hashlib.sha256()
-    for file in [*files, Path(_core.LIBRARY)]:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
+    return hash_of([*(f for folder in SOURCES for f in sorted((package / folder).rglob("*.py"))), Path(_core.LIBRARY)])
+
+
+def hash_of(files: Sequence[Path]) -> str:
+    """Short hash of the contents of files."""
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def plain(value: Any) -> Any:
-    """Replace what JSON has no word for: numbers that are not finite become null."""
+    """Replace what JSON has no word for: keys become text, numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return float(value) if math.isfinite(value) else None
     return value
-
-
-def counted(n: int, failed: int, data: str) -> str:
-    """Say how many pairs a mean is over, and how many are missing from it."""
-    return f"{n} pairs of {data}" + (f", {failed} FAILED" if failed else "")
 
 
 def failure(error: BaseException) -> str:

@@ -1,8 +1,5 @@
 """Propagated contours against simulated follow-ups with known truth, beside other programs: accuracy, time, judge.
 
-    python benchmark/clinic.py --cases FOLDER --tools FOLDER [--case eclipse_ent] [--seeds 1 2 3] [--peers plastimatch]
-        [--peer-python PYTHON] [--threads 1]
-
 ``--cases`` holds a folder for each case with a series, ``ct/`` or ``mr/``, and ``rtstruct.dcm``; ``--tools`` holds
 make_dicom_followup.py and check_rtstruct.py. Structures made from a dose are left out of all rows, as the program
 leaves them out.
@@ -10,23 +7,20 @@ Ours is judged by its contours, plastimatch by the masks that it writes; elastix
 itk-elastix and antspyx, by masks that plastimatch drew of the planning contours and they warped.
 """
 
-import argparse
 import json
-import os
-import subprocess
 import sys
-import tempfile
-import time
-from dataclasses import dataclass
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
-from _common import Claim, write
+from _common import Rows, Run, claim, parser, regweave_command, run, write
+from _pairs import mean_of
 from regweave.clinic.structures import is_of_dose
+from regweave.measures.overlap import dice
 from regweave.types import Structure
 
 PLASTIMATCH = """[GLOBAL]
@@ -52,21 +46,7 @@ res=2 2 1
 """
 
 
-@dataclass(frozen=True)
-class Task:
-    """A planning case with its structure set, today's series, a folder for results, interpreter of peers, threads."""
-
-    case: Path
-    rtstruct: Path
-    today: Path
-    out: Path
-    python: str
-    threads: list[str]
-
-    @property
-    def plan(self) -> Path:
-        """Folder of the planning series."""
-        return series_of(self.case)
+NIFTI = ("--prefix-format", "nii.gz")
 
 
 def series_of(case: Path) -> Path:
@@ -74,53 +54,34 @@ def series_of(case: Path) -> Path:
     return next(path for path in sorted(case.iterdir()) if path.is_dir())
 
 
-def timed(words: list[str], log: Path) -> dict[str, float]:
-    """Run a program; return its wall and processor seconds."""
-    before, start = os.times(), time.perf_counter()
-    with log.open("w") as stream:
-        subprocess.run(words, check=True, stdout=stream, stderr=subprocess.STDOUT)
-    after = os.times()
-    used = after.children_user + after.children_system - before.children_user - before.children_system
-    return {"seconds": time.perf_counter() - start, "cpu_seconds": used}
-
-
-def ours(task: Task) -> dict[str, float]:
+def ours(case: Path, rtstruct: Path, today: Path, out: Path, given: Namespace) -> list[Run]:
     """Run ``regweave contours``."""
-    rtstruct, today, out = task.rtstruct, task.today, task.out
-    words = [sys.executable, "-m", "regweave", "contours", str(task.plan), str(today), "-o", str(out / "result")]
-    words += task.threads
-    spent = timed([*words, "--rtstruct", str(rtstruct), "--quiet"], out / "log.txt")
+    words = (series_of(case), today, "-o", out / "result", "--rtstruct", rtstruct, "--quiet")
+    threads = ("--threads", given.threads) if given.threads else ()
+    done = regweave_command("contours", *words, *threads, threads=given.threads or 2, check=False)
     (out / "result" / "rtstruct.dcm").rename(out / "rtstruct.dcm")
-    return spent
+    return [done]
 
 
-def plastimatch(task: Task) -> dict[str, float]:
+def plastimatch(case: Path, rtstruct: Path, today: Path, out: Path, _: Namespace) -> list[Run]:
     """Run plastimatch: translation, then B-splines of 40 and 20 mm, then its own warping of the structures to masks."""
-    rtstruct, today, out = task.rtstruct, task.today, task.out
-    (out / "steps.txt").write_text(PLASTIMATCH.format(today=today, plan=task.plan, out=out))
-    spent = timed(["plastimatch", "register", str(out / "steps.txt")], out / "log.txt")
+    plan, steps = series_of(case), out / "steps.txt"
+    steps.write_text(PLASTIMATCH.format(today=today, plan=plan, out=out))
+    first = run("plastimatch", "register", steps)
     # The folder of a DICOM series is no --fixed for it; the warped image has the same grid.
-    words = ["plastimatch", "warp", "--input", str(rtstruct), "--referenced-ct", str(task.plan)]
-    words += ["--xf", str(out / "field.nii.gz"), "--fixed", str(out / "warped.nii.gz")]
-    more = timed([*words, "--output-prefix", str(out / "masks"), "--prefix-format", "nii.gz"], out / "log2.txt")
-    return {key: spent[key] + more[key] for key in spent}
+    words = ("--xf", out / "field.nii.gz", "--fixed", out / "warped.nii.gz", "--output-prefix", out / "masks", *NIFTI)
+    return [first, run("plastimatch", "warp", "--input", rtstruct, "--referenced-ct", plan, *words)]
 
 
-def through_files(name: str, task: Task) -> dict[str, float]:
+def through_files(name: str, case: Path, rtstruct: Path, today: Path, out: Path, given: Namespace) -> list[Run]:
     """Run elastix or ANTs on NIfTI files; drawing masks and converting is part of the way and of its time."""
-    rtstruct, today, out = task.rtstruct, task.today, task.out
-    words = ["plastimatch", "convert", "--input", str(rtstruct), "--referenced-ct", str(task.plan)]
-    words += ["--output-prefix", str(out / "drawn"), "--prefix-format", "nii.gz"]
-    first = timed(words, out / "log.txt")
-    for series, target in ((today, "today"), (task.plan, "plan")):
-        convert = ["plastimatch", "convert", "--input", str(series), "--output-img", str(out / f"{target}.nii.gz")]
-        more = timed(convert, out / "log.txt")
-        first = {key: first[key] + more[key] for key in first}
+    plan, images = series_of(case), (out / "today.nii.gz", out / "plan.nii.gz")
+    convert = partial(run, "plastimatch", "convert", "--input")
+    done = [convert(rtstruct, "--referenced-ct", plan, "--output-prefix", out / "drawn", *NIFTI)]
+    done += [convert(one, "--output-img", to) for one, to in zip((today, plan), images, strict=True)]
     (out / "masks").mkdir()
     script = Path(__file__).with_name("_clinic_peer.py")
-    images = [str(out / f"{target}.nii.gz") for target in ("today", "plan")]
-    run = timed([task.python, str(script), name, *images, str(out / "drawn"), str(out / "masks")], out / "log2.txt")
-    return {key: first[key] + run[key] for key in first}
+    return [*done, run(given.peer_python, script, name, *images, out / "drawn", out / "masks")]
 
 
 METHODS = {
@@ -129,107 +90,86 @@ METHODS = {
     "elastix": partial(through_files, "elastix"),
     "ants": partial(through_files, "ants"),
 }
-PEERS = sorted(set(METHODS) - {"regweave"})
 
 
 def judged(tools: Path, out: Path, rtstruct: Path, followup: Path) -> dict[str, Any]:
     """Let the judge compare a structure set with the truth."""
-    words = [sys.executable, str(tools / "check_rtstruct.py"), str(out / "rtstruct.dcm"), str(followup / "ct")]
-    words += ["--source", str(rtstruct), "--truth", str(followup / "truth"), "--json", str(out / "r.json")]
-    subprocess.run(words, check=False, stdout=subprocess.DEVNULL)
+    words = ("--source", rtstruct, "--truth", followup / "truth", "--json", out / "r.json")
+    run(sys.executable, tools / "check_rtstruct.py", out / "rtstruct.dcm", followup / "ct", *words, check=False)
     found = json.loads((out / "r.json").read_text())
     rows = {name: row for name, row in found["structures"].items() if not is_of_dose(Structure(0, name))}
-    distances = [row["mda"] for row in rows.values()]
     return {
         "fails": sum(mark == "FAIL" for mark, *_ in found["checks"]),
-        "mean_distance_mm": sum(distances) / len(distances),
-        **summary({name: row["dice"] for name, row in rows.items()}),
+        "mean_distance_mm": mean_of(row["mda"] for row in rows.values()),
+        "dice": {name: row["dice"] for name, row in rows.items()},
     }
 
 
 def judged_masks(out: Path, followup: Path) -> dict[str, Any]:
     """Compare masks with the true masks; a structure without a mask counts 0."""
-    truth, dice = json.loads((followup / "truth" / "truth.json").read_text())["structures"], {}
+    truth, found = json.loads((followup / "truth" / "truth.json").read_text())["structures"], {}
     for name, one in truth.items():
-        if is_of_dose(Structure(0, name)):
-            continue
-        true = _mask(followup / "truth" / "masks" / one["mask"])
-        path = out / "masks" / f"{name}.nii.gz"
-        found = _mask(path) if path.exists() else np.zeros_like(true)
-        dice[name] = float(2 * (true & found).sum() / (true.sum() + found.sum()))
-    return summary(dice)
+        if not is_of_dose(Structure(0, name)):
+            true, path = _mask(followup / "truth" / "masks" / one["mask"]), out / "masks" / f"{name}.nii.gz"
+            found[name] = dice(true, _mask(path) if path.exists() else 0 * true, [1])[1]
+    return {"dice": found}
 
 
-def summary(dice: dict[str, float]) -> dict[str, Any]:
-    """Return the mean and the lowest Dice with all of them."""
-    return {"mean_dice": sum(dice.values()) / len(dice), "least_dice": min(dice.values()), "dice": dice}
+def _mask(path: Path) -> Any:
+    return (sitk.GetArrayFromImage(sitk.ReadImage(str(path))) != 0).astype(int)
 
 
-def _mask(path: Path) -> np.ndarray:
-    return sitk.GetArrayFromImage(sitk.ReadImage(str(path))) != 0
+def measured(given: Namespace, seed: int, method: str) -> dict[str, Any]:
+    """Make a follow-up, run a method on it, and compare."""
+    case, tools = given.cases / given.case, given.tools
+    rtstruct = case / given.rtstruct
+    with TemporaryDirectory() as folder:
+        followup, out = Path(folder, "followup"), Path(folder, method)
+        make = (tools / "make_dicom_followup.py", series_of(case), rtstruct, followup)
+        run(sys.executable, *make, "--seed", seed)
+        out.mkdir()
+        done = METHODS[method](case, rtstruct, followup / "ct", out, given)
+        found = judged(tools, out, rtstruct, followup) if method == "regweave" else judged_masks(out, followup)
+    scores = found["dice"].values()
+    return {
+        "case": given.case, "seed": seed, "method": method, "seconds": sum(one.wall for one in done),
+        "cpu_seconds": sum(one.cpu for one in done), "mean_dice": mean_of(scores), "least_dice": min(scores), **found,
+    }  # fmt: skip
+
+
+def claims(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what must hold of all rows: our overlap, our lowest structure, and our lead over each peer."""
+    own = {row["seed"]: row for row in rows if row["method"] == "regweave"}
+    found = [
+        claim("lowest mean Dice of a follow-up", min(row["mean_dice"] for row in own.values()), least=0.95),
+        claim("lowest Dice of a structure", min(row["least_dice"] for row in own.values()), least=0.88),
+    ]
+    for peer in sorted({row["method"] for row in rows} - {"regweave"}):
+        lead = [own[row["seed"]]["mean_dice"] - row["mean_dice"] for row in rows if row["method"] == peer]
+        found.append(claim(f"smallest lead in mean Dice over {peer}", min(lead), "+.3f", least=0.0))
+    return found
 
 
 def main() -> None:
     """Run all seeds of a case."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=Path, required=True)
-    parser.add_argument("--tools", type=Path, required=True)
-    parser.add_argument("--case", default="eclipse_ent")
-    parser.add_argument("--rtstruct", default="rtstruct.dcm", help="name in the folder of the case")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=[])
-    parser.add_argument("--peer-python", default=sys.executable, help="interpreter with itk-elastix and antspyx")
-    parser.add_argument("--threads", type=int, help="of ours")
-    rows_of = "rows; those that are there are not run again"
-    parser.add_argument("--output", type=Path, default=Path("clinic.json"), help=rows_of)
-    parser.add_argument("--name", default="clinic", help="of the result")
-    given = parser.parse_args()
-    rows = _earlier(given.output)
-    for seed in given.seeds:
-        done = {row["method"] for row in rows if (row["case"], row["seed"]) == (given.case, seed)}
-        if missing := [method for method in ("regweave", *given.peers) if method not in done]:
-            rows += one_seed(given, seed, missing)
-            given.output.write_text(json.dumps(rows, indent=1) + "\n")
-    write(given.name, given.seeds[0], {"rows": rows}, claims(rows))
-
-
-def claims(rows: list[dict[str, Any]]) -> list[Claim]:
-    """Return what must hold of all rows: our overlap, our lowest structure, and our lead over each peer."""
-    own = {(row["case"], row["seed"]): row for row in rows if row["method"] == "regweave"}
-    found = [
-        Claim("lowest mean Dice of a follow-up", min(row["mean_dice"] for row in own.values()), target=0.95),
-        Claim("lowest Dice of a structure", min(row["least_dice"] for row in own.values()), target=0.88),
+    options = parser(__doc__, threads=None)
+    options.add_argument("--cases", type=Path, required=True, help="folder of cases")
+    options.add_argument("--tools", type=Path, required=True, help="folder of the simulator and the judge")
+    options.add_argument("--case", default="eclipse_ent", help="name of the case")
+    options.add_argument("--rtstruct", default="rtstruct.dcm", help="name in the folder of the case")
+    options.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="follow-ups")
+    options.add_argument("--peers", nargs="*", choices=list(METHODS)[1:], default=[], help="other programs")
+    options.add_argument("--peer-python", default=sys.executable, help="interpreter with itk-elastix and antspyx")
+    options.add_argument("--output", type=Path, default=Path("clinic.json"), help="file of finished rows")
+    options.add_argument("--name", default="clinic", help="name of the result")
+    given = options.parse_args()
+    kept = Rows(given.output)
+    rows = [
+        kept.get([given.case, seed, method], partial(measured, given, seed, method))
+        for seed in given.seeds
+        for method in ("regweave", *given.peers)
     ]
-    for peer in sorted({row["method"] for row in rows} - {"regweave"}):
-        lead = [own[r["case"], r["seed"]]["mean_dice"] - r["mean_dice"] for r in rows if r["method"] == peer]
-        found.append(Claim(f"smallest lead in mean Dice over {peer}", min(lead), "+.3f", target=0.0))
-    return found
-
-
-def one_seed(given: argparse.Namespace, seed: int, methods: list[str]) -> list[dict[str, Any]]:
-    """Make a follow-up, run methods on it, print and return their rows."""
-    case, rows = given.cases / given.case, []
-    rtstruct = case / given.rtstruct
-    threads = ["--threads", str(given.threads)] if given.threads else []
-    with tempfile.TemporaryDirectory() as folder:
-        followup = Path(folder) / "followup"
-        make = [sys.executable, str(given.tools / "make_dicom_followup.py"), str(series_of(case)), str(rtstruct)]
-        subprocess.run([*make, str(followup), "--seed", str(seed)], check=True)
-        for method in methods:
-            out = Path(folder) / method
-            out.mkdir()
-            spent = METHODS[method](Task(case, rtstruct, followup / "ct", out, given.peer_python, threads))
-            ours_here = method == "regweave"
-            found = judged(given.tools, out, rtstruct, followup) if ours_here else judged_masks(out, followup)
-            rows.append({"case": given.case, "seed": seed, "method": method, **spent, **found})
-            row = rows[-1]
-            dice = f"Dice mean {row['mean_dice']:.3f} least {row['least_dice']:.3f}"
-            print(f"{given.case} {seed} {method:<12}{dice} {row['cpu_seconds']:.0f} CPU s", flush=True)
-    return rows
-
-
-def _earlier(path: Path) -> list[dict[str, Any]]:
-    return json.loads(path.read_text()) if path.exists() else []
+    write(given.name, given.seeds[0], {"rows": rows}, claims(rows))
 
 
 if __name__ == "__main__":

@@ -1,33 +1,32 @@
 """Cross-validation by person over all people of a set: every rung beside the network's segmentation alone.
 
-People are dealt to folds (`_pairs.py`), and pairs are drawn inside folds. For each fold the smoothness of the uniform
-bank, the best single metric, and the weights of structure maps with and without the moving mask are chosen on the pairs
-of all other folds and judged on the fold's own, whose people nothing has seen. With ``--maps``
-the maps are what networks told out of fold (`plugins/predictors/stored_maps.py`), otherwise a perceptron is fitted for
-each fold. A pair may choose for every fold but its own, so each candidate is registered once with each pair.
-Interrupted, it goes on where it stopped.
+People are dealt to folds (`_pairs.py`), and pairs are drawn inside folds. The pairs of all other folds choose for a
+fold the smoothness of the uniform bank, the best single metric, and the weights of structure maps, with and without the
+moving mask. The fold's own pairs judge, whose people nothing has seen. With ``--maps`` the maps are those of networks
+out of fold (`_map_folder.py`), otherwise a perceptron is fitted for each fold. Each candidate is registered once with
+each pair. Interrupted, it goes on where it stopped.
 
 What stays dependent: a person's own maps come from a network that never saw them, but the network of another fold,
 whose maps the weights are chosen with, has.
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from _common import ROOT, Claim, parser, write
+from _common import ROOT, claim, parser, write
 from _map_folder import map_folder
-from _pairs import SETS, PairName, cases_of, files, fold_pairs, folds_of, subject_of, write_csv
+from _pairs import SETS, PairName, cases_of, files, fold_pairs, folds_of, mean_of, subject_of, write_csv
 from regweave import predictors
-from regweave.config import presets as registration_settings
+from regweave.config import presets
 from regweave.config.settings import Settings
 from regweave.io import sha256
 from regweave.jobs.runner import REFINE, Method, Runner, bank_of_list, baseline_methods
-from regweave.jobs.store import Outcome, content_hash
+from regweave.jobs.store import content_hash
 from regweave.jobs.table import PairFiles, read_pairs
 from regweave.measures.overlap import dice
 from regweave.measures.statistics import count_better, paired_bootstrap
@@ -35,43 +34,47 @@ from regweave.model.model import Model
 from regweave.predictors import Examples, Predictor
 from regweave.registration.initial import STRUCTURES
 from regweave.run.read import Reading
-from regweave.training.refinement import background_of
 from regweave.types import WeightTable
 
+LEARNED, MASKED, ALONE = "learned", "learned, mask", "segmentation"
+"""Rungs without and with the moving mask, and the segmentation of the fixed image by the network alone."""
+RUNGS = ("default", "uniform", "single", LEARNED, MASKED)
 COMPARED = "compared"
 """Stands for the member that compares maps of both images: `shapes`, or `anatomy` where a bank has no `shapes`."""
+SMOOTHER = (0.5, 1.0, 2.0)
+"""Factors of the smoothness of the refinement for the uniform bank and single metrics."""
+IMAGES = 24
+"""Images that a perceptron is fitted to, at most."""
+WANTED = {
+    "msd_hippocampus": (0.86, 0.875), "openkbp_head_neck": (0.77, 0.80), "btcv_abdomen": (0.68, 0.72),
+    "acdc_mm": (0.83, 0.84), "ibsr18_64_affine": (0.88, None), "lpba40_80": (0.76, None),
+}  # fmt: skip
+"""Mean Dice that is asked for, without and with the moving mask."""
+GAIN, ABOVE_SEGMENTATION, WORST_STRUCTURE = 0.02, 0.005, -0.005
 
 
 @dataclass(frozen=True)
 class Mix:
     """Weights of members of maps against one metric, factor of the smoothness, and whether maps act earlier too.
 
-    ``coarse`` gives the first member's maps a weight in the levels: ``levels`` times that of all metrics together.
-    ``start`` lays structures on each other first, ``longer`` makes so many times the steps of the refinement. With
-    ``apart`` the background has a column of its own: that of the images, with the smoothness of the preset.
+    ``coarse`` gives the first member's maps a weight in the levels, that of all metrics together. ``start`` aligns
+    structures first, ``longer`` makes so many times the steps of the refinement.
     """
 
     maps: Mapping[str, float]
     smoother: float
     coarse: bool = False
     start: bool = False
-    levels: float = 1.0
     longer: int = 1
-    apart: bool = False
 
     @property
     def name(self) -> str:
-        """How results and models call it."""
+        """Name in results and models."""
         parts = [f"{member} {factor:g}" for member, factor in self.maps.items()]
-        weight = "" if self.levels == 1.0 else f" {self.levels:g}"
-        parts += [f"{next(iter(self.maps))}-coarse{weight}"] if self.coarse else []
-        parts += ["structures"] if self.start else []
-        parts += ["background apart"] if self.apart else []
+        parts += [f"{next(iter(self.maps))}-coarse"] * self.coarse + ["structures"] * self.start
         return ", ".join(parts) + f" × {self.smoother:g}" + ("" if self.longer == 1 else f", {self.longer} × steps")
 
 
-LEARNED, MASKED = "learned", "learned, mask"
-"""Rungs without and with the moving mask."""
 MIXES = {
     "fine": {
         LEARNED: (Mix({COMPARED: 8}, 0.25), Mix({COMPARED: 32}, 0.25)),
@@ -85,6 +88,10 @@ MIXES = {
             Mix({COMPARED: 32}, 0.25),
         ),
     },
+    "laid": {
+        LEARNED: (Mix({COMPARED: 8}, 0.25, start=True), Mix({COMPARED: 32}, 0.25, start=True)),
+        MASKED: (Mix({"outline": 8}, 0.5, start=True), Mix({"outline": 8}, 0.25, start=True)),
+    },
     "started": {
         LEARNED: (Mix({COMPARED: 8}, 0.5, coarse=True, start=True), Mix({COMPARED: 32}, 0.25, coarse=True, start=True)),
         MASKED: (
@@ -92,37 +99,9 @@ MIXES = {
             Mix({"outline": 8, COMPARED: 4}, 0.25, coarse=True, start=True),
         ),
     },
-    "laid": {
-        LEARNED: (Mix({COMPARED: 8}, 0.25, start=True), Mix({COMPARED: 32}, 0.25, start=True)),
-        MASKED: (Mix({"outline": 8}, 0.5, start=True), Mix({"outline": 8}, 0.25, start=True)),
-    },
-    "apart": {
-        LEARNED: (Mix({COMPARED: 8}, 0.25, apart=True), Mix({COMPARED: 32}, 0.25, apart=True)),
-        MASKED: (
-            Mix({"outline": 4}, 0.5, apart=True),
-            Mix({"outline": 8}, 0.5, apart=True),
-            Mix({"outline": 8, COMPARED: 4}, 0.25, apart=True),
-        ),
-    },
-    "coarse-apart": {
-        LEARNED: (Mix({COMPARED: 32}, 0.25, coarse=True, apart=True),),
-        MASKED: (Mix({"outline": 8}, 0.5, coarse=True, apart=True),),
-    },
-    "started-apart": {
-        LEARNED: (Mix({COMPARED: 32}, 0.25, coarse=True, start=True, apart=True),),
-        MASKED: (Mix({"outline": 8, COMPARED: 4}, 0.25, coarse=True, start=True, apart=True),),
-    },
 }
-"""Families of mixes by rung.
-
-``fine`` uses maps in the refinement alone, ``longer`` gives it more steps, ``laid`` aligns the structures of both
-images first, ``started`` does so and uses maps in the levels too.
-``apart``, ``coarse-apart`` and ``started-apart`` leave the background to the images.
-"""
-
-
-SMOOTHER = (0.5, 1.0, 2.0)
-"""Factors of the smoothness of the refinement for the uniform bank and single metrics."""
+"""Families of mixes by rung: maps in the refinement alone; with more steps; after a start from structures; and that
+with maps in the levels too."""
 
 
 @dataclass(frozen=True)
@@ -134,89 +113,21 @@ class Candidate:
     method: Callable[[int], Method]
 
 
-def fixed_candidates(base: Settings, modality: Any, only: Sequence[str] = ()) -> list[Candidate]:
-    """The uniform bank with some smoothnesses, and every metric that can be refined, or some of them, alone."""
-    uniform, *singles = baseline_methods(base, modality)
-    named = {m.name.removeprefix("single:"): m for m in singles if m.settings.refine.steps}
-    return [
-        *(_smoothed("uniform", "uniform", uniform, factor) for factor in SMOOTHER),
-        *(_smoothed("single", name, m, 1.0) for name, m in named.items() if not only or name in only),
-    ]
-
-
-def tuned_singles(base: Settings, modality: Any, names: Sequence[str]) -> list[Candidate]:
-    """Other smoothnesses of the single metrics that some fold found best."""
-    methods = {m.name.removeprefix("single:"): m for m in baseline_methods(base, modality)}
-    return [_smoothed("single", name, methods[name], factor) for name in names for factor in SMOOTHER if factor != 1.0]
-
-
-def _smoothed(rung: str, name: str, method: Method, factor: float) -> Candidate:
+def smoothed(rung: str, name: str, method: Method, factor: float) -> Candidate:
+    """A method with another smoothness of the refinement."""
     turned = method.at(REFINE, REFINE.get(method.settings) * factor)
     return Candidate(rung, f"{name} × {factor:g}", lambda _: turned)
-
-
-@dataclass(frozen=True)
-class Learning:
-    """What candidates that compare maps are made of; ``predictors`` of a fold have seen none of its people.
-
-    Models are written to ``folder``: workers read them there, for a plug-in does not travel in memory.
-    """
-
-    settings: Settings
-    modality: Any
-    classes: tuple[int, ...]
-    predictors: Mapping[int, Predictor]
-    folder: Path
-    mixes: Sequence[str] = ("fine",)
-
-    def candidates(self) -> list[Candidate]:
-        """Weights of maps with and without the moving mask, of some families of `MIXES`."""
-        names = [m.name for m in self.schedule.bank]
-        compared = "shapes" if "shapes" in names else "anatomy"
-        out = []
-        for rung in (LEARNED, MASKED):
-            for mix in (mix for family in self.mixes for mix in MIXES[family][rung]):
-                maps = {compared if member == COMPARED else member: f for member, f in mix.maps.items()}
-                out.append(self._candidate(rung, replace(mix, maps=maps)))
-        return out
-
-    @property
-    def schedule(self) -> Settings:
-        """Bank and levels."""
-        return self.settings.for_bank(self.modality)
-
-    def _candidate(self, rung: str, mix: Mix) -> Candidate:
-        base = self.settings.model_copy(update={"modality": self.modality})
-        settings = REFINE.set(base, REFINE.get(base) * mix.smoother)
-        refine = settings.refine.model_copy(update={"steps": mix.longer * settings.refine.steps})
-        settings = settings.model_copy(update={"refine": refine})
-        if mix.start:
-            settings = settings.model_copy(update={"initial": STRUCTURES})
-        start = self.schedule.start_weights(settings.smoothness, self.classes)
-        weights = mixed(start, self.schedule, mix)
-
-        def method(fold: int) -> Method:
-            model = Model(weights, settings, self.modality, predictor=self.predictors[fold])
-            path = self.folder / f"{content_hash(model)[:24]}.json"
-            if not path.exists():
-                model.save(path)
-            return Method(rung, settings, model=(path, sha256(path)), predicted=rung == LEARNED)
-
-        return Candidate(rung, mix.name, method)
 
 
 def mixed(start: WeightTable, schedule: Settings, mix: Mix) -> WeightTable:
     """Give members of maps so many times the weight of one metric of the refinement, and one a weight in the levels."""
     of = dict(zip(start.members, start.matrix[:, 0].tolist(), strict=True))
     fine = {m.name: of[m.name] for m in schedule.continuous if m.stage == "refine" and of[m.name]}
-    one = max(fine.values())
-    table = start.share_out({**fine, **{name: factor * one for name, factor in mix.maps.items()}})
-    if mix.apart:
-        table = background_of(table, start, table.members, 1 / mix.smoother)
+    table = start.share_out({**fine, **{name: factor * max(fine.values()) for name, factor in mix.maps.items()}})
     if not mix.coarse:
         return table
     levels = {m.name: of[m.name] for m in schedule.discrete if m.stage != "refine" and of[m.name]}
-    return table.share_out({**levels, f"{next(iter(mix.maps))}-coarse": mix.levels * sum(levels.values())})
+    return table.share_out({**levels, f"{next(iter(mix.maps))}-coarse": sum(levels.values())})
 
 
 @dataclass(frozen=True)
@@ -228,9 +139,17 @@ class Table:
     before: Mapping[str, Mapping[str, float]]
 
     def best(self, rung: str, fold: int, labels: Sequence[str]) -> str:
-        """Name of the candidate of a rung that is best on the pairs of all other folds."""
-        names = [name for of, name in self.dice if of == rung]
-        return max(names, key=lambda name: self._mean(self.dice[rung, name], fold, labels))
+        """Name of the candidate of a rung that is best on the pairs of all other folds.
+
+        A candidate that fails somewhere is not chosen: its mean would be over easier pairs.
+        """
+        others = [p.id for f, pairs in self.pairs.items() if f != fold for p in pairs]
+
+        def score(name: str) -> float:
+            means = [mean_over(self.dice[rung, name][pair], labels) for pair in others]
+            return float(np.mean(means)) if np.isfinite(means).all() else -1.0
+
+        return max((name for of, name in self.dice if of == rung), key=score)
 
     def means(self, labels: Sequence[str]) -> dict[str, dict[str, float]]:
         """Mean Dice of every candidate over all pairs, by rung: what the folds chose from."""
@@ -239,137 +158,15 @@ class Table:
             out.setdefault(rung, {})[name] = float(np.mean([mean_over(of, labels) for of in found.values()]))
         return out
 
-    def _mean(self, found: Mapping[str, Mapping[str, float]], fold: int, labels: Sequence[str]) -> float:
-        others = [p.id for f, pairs in self.pairs.items() if f != fold for p in pairs]
-        means = [mean_over(found[name], labels) for name in others]
-        # A candidate that fails somewhere is not chosen: its mean would be over easier pairs.
-        return float(np.mean(means)) if np.isfinite(means).all() else -1.0
 
-
-def mean_over(dice: Mapping[str, float | None], labels: Sequence[str]) -> float:
+def mean_over(found: Mapping[str, float | None], labels: Sequence[str]) -> float:
     """Mean over the structures that have a number; NaN for none."""
-    values = [v for label in labels if (v := dice.get(label)) is not None]
-    return float(np.mean(values)) if values else float("nan")
-
-
-Row = Mapping[str, Any]
-RUNGS = ("default", "uniform", "single", "learned", "learned, mask")
-WANTED = {
-    "msd_hippocampus": (0.86, 0.875),
-    "openkbp_head_neck": (0.77, 0.80),
-    "btcv_abdomen": (0.68, 0.72),
-    "acdc_mm": (0.83, 0.84),
-    "ibsr18_64_affine": (0.88, None),
-    "lpba40_80": (0.76, None),
-}
-"""Mean Dice that is asked for, without and with the moving mask."""
-GAIN = 0.02
-ABOVE_SEGMENTATION = 0.005
-WORST_STRUCTURE = -0.005
-
-
-def mean_of(row: Row, rung: str, labels: Sequence[str], what: str = "dice_after") -> float:
-    """Mean over structures of a number of one pair; NaN where the registration failed or shows none of them."""
-    found = row["segmentation"] if rung == "segmentation" else row["methods"][rung].get(what, {})
-    values = [v for label in labels if (v := found.get(label)) is not None]
-    return float(np.mean(values)) if values else float("nan")
-
-
-def difference(rows: Sequence[Row], first: Callable[[Row], float], second: Callable[[Row], float]) -> dict[str, Any]:
-    """Mean of first − second over pairs, its 95 % interval by person, and how many pairs are better and worse."""
-    d = [first(row) - second(row) for row in rows]
-    interval = paired_bootstrap(d, [row["group"] for row in rows])
-    return {
-        "mean": interval.mean, "low": interval.low, "high": interval.high, "n": int(np.isfinite(d).sum()),
-        **count_better(d),
-    }  # fmt: skip
-
-
-def condense(rows: Sequence[Row]) -> dict[str, Any]:
-    """Means by rung and structure, and the differences that a reader asks for."""
-    of_labels = {label for row in rows for label in row["methods"]["default"].get("dice_after", {})}
-    known = sorted(of_labels, key=int)
-
-    def score(rung: str, among: Sequence[str] = known, what: str = "dice_after") -> Callable[[Row], float]:
-        return lambda row: mean_of(row, rung, among, what)
-
-    return {
-        "n_pairs": len(rows),
-        "failed": sum(m["error"] is not None for row in rows for m in row["methods"].values()),
-        "before": _mean(rows, score("default", known, "dice_before")),
-        "methods": {rung: _summary(rows, rung, known) for rung in (*RUNGS, "segmentation")},
-        "chosen": {rung: sorted({row["chosen"][rung] for row in rows}) for rung in RUNGS},
-        "differences": {
-            f"{rung} − {rival}": difference(rows, score(rung), score(rival))
-            for rung in RUNGS[3:]
-            for rival in ("default", "uniform", "single", "segmentation")
-        },
-        "by_class": {
-            label: difference(rows, score("learned", [label]), score("uniform", [label])) for label in known
-        },
-        "rows": [_short(row, known) for row in rows],
-    }  # fmt: skip
-
-
-def _mean(rows: Sequence[Row], score: Callable[[Row], float]) -> float:
-    values = np.array([score(row) for row in rows])
-    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
-
-
-def _summary(rows: Sequence[Row], rung: str, known: Sequence[str]) -> dict[str, Any]:
-    """Means of one rung over all pairs."""
-
-    def mean(among: Sequence[str], what: str = "dice_after") -> float:
-        return _mean(rows, lambda row: mean_of(row, rung, among, what))
-
-    out: dict[str, Any] = {"mean_dice": mean(known), "dice": {label: mean([label]) for label in known}}
-    if rung == "segmentation":
-        return out
-    done = [m for row in rows if "sdlogj" in (m := row["methods"][rung])]
-    if not done:
-        return out
-    numbers = {"folding_fraction": max, "sdlogj": np.mean, "seconds": np.mean}
-    out |= {name: float(join([m[name] for m in done])) for name, join in numbers.items()}
-    return out | {"assd_mm": mean(known, "assd_mm"), "hd95_mm": mean(known, "hd95_mm")}
-
-
-def _short(row: Row, known: Sequence[str]) -> dict[str, Any]:
-    """One pair: mean Dice by rung."""
-    rungs = (*RUNGS, "segmentation")
-    out = {name: row[name] for name in ("pair", "fold", "group")}
-    out["dice"] = {r: mean_of(row, r, known) for r in rungs}
-    errors = {rung: m["error"] for rung, m in row["methods"].items() if m["error"] is not None}
-    return {**out, "errors": errors} if errors else out
-
-
-def claims_of(found: Mapping[str, Any]) -> list[Claim]:
-    """What a cross-validation is held against."""
-    where = f"{found['data']}, {found['settings']}, {found['predictor']}, {found['n_pairs']} pairs"
-    wanted = dict(zip(RUNGS[3:], WANTED.get(found["data"], (None, None)), strict=True))
-    claims = [
-        Claim(f"mean Dice, {rung}, {where}", found["methods"][rung]["mean_dice"], target=target)
-        for rung, target in wanted.items()
-    ]
-    for rival in ("single", "uniform"):
-        d = found["differences"][f"learned − {rival}"]
-        claims.append(Claim(f"learned − {rival}, {where}", d["mean"], "+.4f", target=GAIN))
-    above = found["differences"]["learned, mask − segmentation"]["mean"]
-    claims.append(Claim(f"learned with mask − segmentation alone, {where}", above, "+.4f", target=ABOVE_SEGMENTATION))
-    worst = min((d["mean"] for d in found["by_class"].values()), default=float("nan"))
-    claims.append(Claim(f"learned − uniform, worst structure, {where}", worst, "+.4f", target=WORST_STRUCTURE))
-    folding = max(found["methods"][rung]["folding_fraction"] for rung in RUNGS[3:])
-    return [*claims, Claim(f"folded voxels, {where}", folding, ".6f", target=0.0, sense="at most")]
-
-
-MEASURED = ("learned", "learned, mask")
-"""Rungs whose regularity is measured too, and their distances of surfaces."""
-IMAGES = 24
-"""Images that a perceptron is fitted to, at most."""
+    return mean_of(found.get(label) for label in labels)
 
 
 @dataclass(frozen=True)
 class Study:
-    """One set, how its pairs are drawn, and which structures are learned."""
+    """One set, how its pairs are drawn, and the candidates; workers read the files in ``folder``."""
 
     set: str
     folder: Path
@@ -378,7 +175,7 @@ class Study:
     kind: str
     mixes: tuple[str, ...]
     singles: tuple[str, ...]
-    n_measured: int | None = None
+    n_measured: int | None
 
     @property
     def reading(self) -> Reading:
@@ -390,6 +187,7 @@ class Study:
         """Classes that are learned, the background first."""
         return (0, *SETS[self.set].labels)
 
+    @cached_property
     def pairs(self) -> dict[int, list[PairFiles]]:
         """Pairs of each fold, as lines of lists."""
         out = {}
@@ -399,62 +197,75 @@ class Study:
             out[fold] = read_pairs(path)
         return out
 
-    def predictors(self, modality: Any) -> dict[int, Predictor]:
-        """For each fold a predictor that has seen none of its people."""
-        return {fold: self._predictor(fold, modality) for fold in range(SETS[self.set].folds)}
+    @cached_property
+    def modality(self) -> Any:
+        """Bank of the pairs."""
+        return bank_of_list(self.settings, [p for of in self.pairs.values() for p in of], self.reading)
 
-    def _predictor(self, fold: int, modality: Any) -> Predictor:
+    @cached_property
+    def predictors(self) -> dict[int, Predictor]:
+        """For each fold a predictor that has seen none of its people."""
+        return {fold: self._predictor(fold) for fold in self.pairs}
+
+    def _predictor(self, fold: int) -> Predictor:
         cases = [case for case, of in folds_of(self.set).items() if of != fold]
         chosen = cases[:: max(1, len(cases) // IMAGES)][: 1 if self.kind == "stored_maps" else IMAGES]
-        found = [files(PairName(self.set, case, case, subject_of(case))) for case in chosen]
+        people = [subject_of(case) for case in chosen]
+        found = [files(PairName(self.set, case, case, who)) for case, who in zip(chosen, people, strict=True)]
         volumes = [self.reading.image(f["fixed"]) for f in found]
         labels = [self.reading.labels(f["fixed_labels"], v.geometry) for f, v in zip(found, volumes, strict=True)]
-        people = [subject_of(case) for case in chosen]
-        segmented = [each for each in labels if each is not None]
-        return predictors.fit(self.kind, Examples(volumes, segmented, self.classes, modality, 0, people))
+        return predictors.fit(self.kind, Examples(volumes, labels, self.classes, self.modality, 0, people))  # type: ignore[arg-type]
 
+    def candidates(self) -> list[Candidate]:
+        """The uniform bank with some smoothnesses, single metrics that can be refined, and mixes of maps."""
+        uniform, *_ = baseline_methods(self.settings, self.modality)
+        out = [smoothed("uniform", "uniform", uniform, factor) for factor in SMOOTHER]
+        tried = {n: m for n, m in self._alone().items() if not self.singles or n in self.singles}
+        out += [smoothed("single", name, method, 1.0) for name, method in tried.items()]
+        compared = "shapes" if "shapes" in [m.name for m in self._schedule.bank] else "anatomy"
+        for rung in (LEARNED, MASKED):
+            for mix in (mix for family in self.mixes for mix in MIXES[family][rung]):
+                maps = {compared if member == COMPARED else member: f for member, f in mix.maps.items()}
+                out.append(self._mixed(rung, replace(mix, maps=maps)))
+        return out
 
-def run_all(study: Study, run: Runner) -> tuple[list[dict[str, Any]], dict[str, dict[str, float]]]:
-    """Register every candidate with every pair, let every fold choose; one row for each pair, and what was tried."""
-    pairs = study.pairs()
-    listed = [pair for of in pairs.values() for pair in of]
-    modality = bank_of_list(study.settings, listed, study.reading)
-    told = study.predictors(modality)
-    labels = [str(c) for c in study.classes[1:]]
-    models = study.folder / "models"
-    models.mkdir(exist_ok=True)
-    candidates = [
-        *fixed_candidates(study.settings, modality, study.singles),
-        *Learning(study.settings, modality, study.classes, told, models, study.mixes).candidates(),
-    ]
-    table = register(candidates, pairs, run)
-    best = sorted({table.best("single", fold, labels).split(" × ")[0] for fold in pairs})
-    candidates += tuned_singles(study.settings, modality, best)
-    table = register(candidates, pairs, run)
-    by_name = {(c.rung, c.name): c for c in candidates}
-    rows = []
-    for fold, of in pairs.items():
-        chosen = {rung: table.best(rung, fold, labels) for rung in RUNGS if rung != "default"}
-        chosen["default"] = "uniform × 1"
-        plan = {
-            (rung, p.id): (f"measure/{rung}/{p.id}", by_name[_key(rung, chosen[rung])].method(fold), p)
-            for p in of[: study.n_measured]
-            for rung in MEASURED
-        }
-        full = dict(zip(plan, run(list(plan.values())), strict=True))
-        for p in of:
-            methods = {r: {"error": None, "dice_after": table.dice[_key(r, chosen[r])][p.id]} for r in RUNGS}
-            methods["default"]["dice_before"] = table.before[p.id]
-            methods |= {rung: _scores(full[rung, p.id]) for rung in MEASURED if (rung, p.id) in full}
-            told_alone = segmentation(told[fold], p, study.reading)
-            rows.append({"pair": p.id, "fold": fold, "group": p.group, "chosen": chosen, "methods": methods,
-                         "segmentation": told_alone})  # fmt: skip
-    return rows, table.means(labels)
+    def tuned_singles(self, names: Sequence[str]) -> list[Candidate]:
+        """Other smoothnesses of the single metrics that some fold found best."""
+        return [smoothed("single", n, self._alone()[n], factor) for n in names for factor in SMOOTHER if factor != 1.0]
 
+    def _alone(self) -> dict[str, Method]:
+        _, *singles = baseline_methods(self.settings, self.modality)
+        return {m.name.removeprefix("single:"): m for m in singles if m.settings.refine.steps}
 
-def _key(rung: str, name: str) -> tuple[str, str]:
-    """The default is the uniform bank as the preset has it."""
-    return ("uniform" if rung == "default" else rung), name
+    @property
+    def _schedule(self) -> Settings:
+        return self.settings.for_bank(self.modality)
+
+    def _mixed(self, rung: str, mix: Mix) -> Candidate:
+        base = self.settings.model_copy(update={"modality": self.modality})
+        settings = REFINE.set(base, REFINE.get(base) * mix.smoother)
+        refine = settings.refine.model_copy(update={"steps": mix.longer * settings.refine.steps})
+        more = {"initial": STRUCTURES} if mix.start else {}
+        settings = settings.model_copy(update={"refine": refine, **more})
+        weights = mixed(self._schedule.start_weights(settings.smoothness, self.classes), self._schedule, mix)
+
+        def method(fold: int) -> Method:
+            model = Model(weights, settings, self.modality, predictor=self.predictors[fold])
+            path = self.folder / "models" / f"{content_hash(model)[:24]}.json"
+            path.parent.mkdir(exist_ok=True)
+            if not path.exists():
+                model.save(path)
+            return Method(rung, settings, model=(path, sha256(path)), predicted=rung == LEARNED)
+
+        return Candidate(rung, mix.name, method)
+
+    def segmentation(self, fold: int, pair: PairFiles) -> dict[str, float]:
+        """Dice of what a predictor makes of the fixed image by itself, for the structures that it shows."""
+        volume, predictor = self.reading.image(pair.fixed), self.predictors[fold]
+        truth = self.reading.labels(pair.fixed_labels, volume.geometry)
+        assert truth is not None
+        shown = [c for c in predictor.classes[1:] if (truth.data == c).any()]
+        return {str(c): d for c, d in dice(predictor.labels(volume), truth, shown).items()}
 
 
 def register(candidates: Sequence[Candidate], pairs: Mapping[int, Sequence[PairFiles]], run: Runner) -> Table:
@@ -474,65 +285,128 @@ def register(candidates: Sequence[Candidate], pairs: Mapping[int, Sequence[PairF
     return Table(pairs, found, before)
 
 
-def _scores(outcome: Outcome) -> dict[str, Any]:
+def run_all(study: Study, run: Runner) -> tuple[list[dict[str, Any]], dict[str, dict[str, float]]]:
+    """Register every candidate with every pair, let every fold choose; one row for each pair, and what was tried."""
+    labels, candidates = [str(c) for c in study.classes[1:]], study.candidates()
+    table = register(candidates, study.pairs, run)
+    best = sorted({table.best("single", fold, labels).split(" × ")[0] for fold in study.pairs})
+    candidates += study.tuned_singles(best)
+    table = register(candidates, study.pairs, run)
+    methods = {(c.rung, c.name): c.method for c in candidates}
+    rows = []
+    for fold, of in study.pairs.items():
+        chosen = {rung: table.best(rung, fold, labels) for rung in RUNGS[1:]} | {"default": "uniform × 1"}
+        places = {rung: ("uniform" if rung == "default" else rung, chosen[rung]) for rung in RUNGS}
+        plan = {
+            (rung, p.id): (f"measure/{rung}/{p.id}", methods[places[rung]](fold), p)
+            for p in of[: study.n_measured]
+            for rung in (LEARNED, MASKED)
+        }
+        full = dict(zip(plan, run(list(plan.values())), strict=True))
+        for p in of:
+            found: dict[str, Any] = {
+                rung: {"error": None, "dice_after": table.dice[place][p.id]} for rung, place in places.items()
+            }
+            found["default"]["dice_before"] = table.before[p.id]
+            for rung in (LEARNED, MASKED):
+                if (rung, p.id) in full:
+                    found[rung] = scores(full[rung, p.id])
+            rows.append({"pair": p.id, "fold": fold, "group": p.group, "chosen": chosen, "methods": found,
+                         ALONE: study.segmentation(fold, p)})  # fmt: skip
+    return rows, table.means(labels)
+
+
+def scores(outcome: Any) -> dict[str, Any]:
     """Numbers of a registration that a row keeps."""
     if outcome.error is not None:
         return {"error": outcome.error}
     value = outcome.value
-    kept = ("dice_before", "dice_after", "assd_mm", "hd95_mm")
     of_labels = {
-        name: {label: row[name] for label, row in ((str(row["label"]), row) for row in value["structures"])}
-        for name in kept
+        name: {str(row["label"]): row[name] for row in value["structures"]}
+        for name in ("dice_before", "dice_after", "assd_mm", "hd95_mm")
     }
     return {"error": None, **of_labels, **{k: value[k] for k in ("folding_fraction", "sdlogj", "seconds")}}
 
 
-def segmentation(predictor: Predictor, pair: PairFiles, reading: Reading) -> dict[str, float]:
-    """Dice of what a predictor makes of the fixed image by itself, for the structures that it shows."""
-    volume = reading.image(pair.fixed)
-    truth = reading.labels(pair.fixed_labels, volume.geometry)
-    assert truth is not None
-    shown = [c for c in predictor.classes[1:] if (truth.data == c).any()]
-    return {str(c): d for c, d in dice(predictor.labels(volume), truth, shown).items()}
+Row = Mapping[str, Any]
 
 
-def study_of(args: Any) -> Study:
-    """Read the options of the command line."""
-    settings = registration_settings.preset(args.preset).model_copy(update={"initial": SETS[args.set].init})
-    kind, folder = "perceptron", args.work / "-".join(filter(None, (args.set, args.name)))
-    folder.mkdir(parents=True, exist_ok=True)
-    if args.maps is not None:
-        kind = "stored_maps"
-        map_folder(args.set, args.maps, args.work / "maps" / args.set)
-    return Study(args.set, folder, settings, args.pairs, kind, args.mixes, args.singles, args.measured)
+def mean_in(row: Row, rung: str, labels: Sequence[str], what: str = "dice_after") -> float:
+    """Mean over structures of a number of one pair; NaN where the registration failed or shows none of them."""
+    return mean_over(row[ALONE] if rung == ALONE else row["methods"][rung].get(what, {}), labels)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Register, choose, condense, write."""
-    options = parser(__doc__, pairs=4)
-    options.add_argument("--set", default="msd_hippocampus", choices=sorted(SETS), help="set of REGWEAVE_DATA")
-    options.add_argument("--preset", default="default", help="settings")
-    options.add_argument("--maps", type=Path, default=None, help="archive of out-of-fold maps of a network")
-    families = f"families of mixes to choose among, of {', '.join(MIXES)}"
-    options.add_argument("--mixes", type=_words, default=("fine",), help=families)
-    options.add_argument("--singles", type=_words, default=(), help="single metrics to try; by default all")
-    options.add_argument("--measured", type=int, default=None, help="pairs of a fold with folds and surfaces; all")
-    options.add_argument("--name", default="", help="last part of the names of folder and result")
-    options.add_argument("--work", type=Path, default=ROOT / "build" / "crossval", help="folder for what is computed")
-    options.add_argument("--workers", type=int, default=1)
-    args = options.parse_args(words)
-    study = study_of(args)
-    with Runner(study.reading, args.workers, None, args.work / "tasks", None) as run:
-        rows, tried = run_all(study, run)
-    content = {**about(study), "tried": tried, **condense(rows)}
-    name = args.output or "-".join(filter(None, ("crossval", args.set, args.name)))
-    write(name, args.seed, content, claims_of(content))
+def difference(rows: Sequence[Row], first: str, second: str, labels: Sequence[str]) -> dict[str, Any]:
+    """Mean of first − second over pairs, its 95 % interval by person, and how many pairs are better and worse."""
+    d = [mean_in(row, first, labels) - mean_in(row, second, labels) for row in rows]
+    interval = paired_bootstrap(d, [row["group"] for row in rows])
+    return {**interval._asdict(), "n": int(np.isfinite(d).sum()), **count_better(d)}
+
+
+def condense(rows: Sequence[Row]) -> dict[str, Any]:
+    """Means by rung and structure, and the differences that a reader asks for."""
+    known = sorted({label for row in rows for label in row["methods"]["default"].get("dice_after", {})}, key=int)
+    rivals = ("default", "uniform", "single", ALONE)
+    short = []
+    for row in rows:
+        errors = {rung: m["error"] for rung, m in row["methods"].items() if m["error"] is not None}
+        short.append({
+            **{key: row[key] for key in ("pair", "fold", "group")},
+            "dice": {rung: mean_in(row, rung, known) for rung in (*RUNGS, ALONE)},
+            **({"errors": errors} if errors else {}),
+        })  # fmt: skip
+    return {
+        "n_pairs": len(rows),
+        "failed": sum(m["error"] is not None for row in rows for m in row["methods"].values()),
+        "before": mean_of(mean_in(row, "default", known, "dice_before") for row in rows),
+        "methods": {rung: _summary(rows, rung, known) for rung in (*RUNGS, ALONE)},
+        "chosen": {rung: sorted({row["chosen"][rung] for row in rows}) for rung in RUNGS},
+        "differences": {f"{a} − {b}": difference(rows, a, b, known) for a in (LEARNED, MASKED) for b in rivals},
+        "by_class": {label: difference(rows, LEARNED, "uniform", [label]) for label in known},
+        "rows": short,
+    }
+
+
+def _summary(rows: Sequence[Row], rung: str, known: Sequence[str]) -> dict[str, Any]:
+    """Means of one rung over all pairs."""
+
+    def mean(among: Sequence[str], what: str = "dice_after") -> float:
+        return mean_of(mean_in(row, rung, among, what) for row in rows)
+
+    out: dict[str, Any] = {"mean_dice": mean(known), "dice": {label: mean([label]) for label in known}}
+    done = [m for row in rows if "sdlogj" in (m := row["methods"].get(rung, {}))]
+    if not done:
+        return out
+    numbers = {"folding_fraction": max, "sdlogj": np.mean, "seconds": np.mean}
+    out |= {name: float(join([m[name] for m in done])) for name, join in numbers.items()}
+    return out | {name: mean(known, name) for name in ("assd_mm", "hd95_mm")}
+
+
+def claims_of(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Targets of a cross-validation."""
+    where = f"{found['data']}, {found['settings']}, {found['predictor']}, {found['n_pairs']} pairs"
+    methods, differences = found["methods"], found["differences"]
+    claims = [
+        claim(f"mean Dice, {rung}, {where}", methods[rung]["mean_dice"], least=wanted)
+        for rung, wanted in zip((LEARNED, MASKED), WANTED.get(found["data"], (None, None)), strict=True)
+    ]
+    for rival in ("single", "uniform"):
+        gain = differences[f"{LEARNED} − {rival}"]["mean"]
+        claims.append(claim(f"{LEARNED} − {rival}, {where}", gain, "+.4f", least=GAIN))
+    above = differences[f"{MASKED} − {ALONE}"]["mean"]
+    worst = min((d["mean"] for d in found["by_class"].values()), default=float("nan"))
+    folding = max(methods[rung]["folding_fraction"] for rung in (LEARNED, MASKED))
+    return [
+        *claims,
+        claim(f"learned with mask − segmentation alone, {where}", above, "+.4f", least=ABOVE_SEGMENTATION),
+        claim(f"learned − uniform, worst structure, {where}", worst, "+.4f", least=WORST_STRUCTURE),
+        claim(f"folded voxels, {where}", folding, ".6f", most=0.0),
+    ]
 
 
 def about(study: Study) -> Mapping[str, Any]:
-    """Say what was compared, on whom."""
-    of = SETS[study.set]
-    people = {name for pairs in study.pairs().values() for pair in pairs for name in pair.patients}
+    """Describe what was compared, and on whom."""
+    of, pairs = SETS[study.set], study.pairs
     return {
         "data": study.set,
         "credit": of.credit,
@@ -545,10 +419,34 @@ def about(study: Study) -> Mapping[str, Any]:
         "n_folds": of.folds,
         "singles_tried": list(study.singles) or "all",
         "mixes_tried": list(study.mixes),
-        "n_measured": sum(len(pairs[: study.n_measured]) for pairs in study.pairs().values()),
+        "n_measured": sum(len(some[: study.n_measured]) for some in pairs.values()),
         "n_people": len({subject_of(case) for case in cases_of(study.set)}),
-        "n_people_in_pairs": len(people),
+        "n_people_in_pairs": len({name for some in pairs.values() for pair in some for name in pair.patients}),
     }
+
+
+def main() -> None:
+    """Register, choose, condense, write."""
+    options = parser(__doc__, set="msd_hippocampus", pairs=4, seed=0, preset="default", workers=1, output=None)
+    options.add_argument("--maps", type=Path, help="archive of out-of-fold maps of a network")
+    families = f"families of mixes to choose among, of {', '.join(MIXES)}"
+    options.add_argument("--mixes", type=_words, default=("fine",), help=families)
+    options.add_argument("--singles", type=_words, default=(), help="single metrics to try; by default all")
+    options.add_argument("--measured", type=int, help="pairs of a fold with folds and surfaces; by default all")
+    options.add_argument("--name", default="", help="last part of the names of folder and result")
+    options.add_argument("--work", type=Path, default=ROOT / "build" / "crossval", help="folder for what is computed")
+    args = options.parse_args()
+    settings = presets.preset(args.preset).model_copy(update={"initial": SETS[args.set].init})
+    title = "-".join(filter(None, (args.set, args.name)))
+    (args.work / title).mkdir(parents=True, exist_ok=True)
+    if args.maps is not None:
+        map_folder(args.set, args.maps, args.work / "maps" / args.set)
+    kind = "perceptron" if args.maps is None else "stored_maps"
+    study = Study(args.set, args.work / title, settings, args.pairs, kind, args.mixes, args.singles, args.measured)
+    with Runner(study.reading, args.workers, None, args.work / "tasks", None) as run:
+        rows, tried = run_all(study, run)
+    content = {**about(study), "tried": tried, **condense(rows)}
+    write(args.output or f"crossval-{title}", args.seed, content, claims_of(content))
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -556,4 +454,4 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

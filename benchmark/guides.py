@@ -22,9 +22,8 @@ import numpy as np
 from scipy import ndimage
 
 import regweave as rw
-from _common import RESULTS, Claim, fingerprint, parser, write
+from _common import RESULTS, Claim, Rows, fingerprint, parser, write
 from _pairs import SETS, PairName, choose_pairs, files, test_pairs, training_pairs
-from accuracy import Ledger
 from regweave import notices
 from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.measures.overlap import dice
@@ -138,7 +137,7 @@ def processor_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def rows_of(pair: Pair, ledger: Ledger, code: str, python: str | None, first: bool) -> dict[str, dict[str, Any]]:
+def rows_of(pair: Pair, ledger: Rows, code: str, python: str | None, first: bool) -> dict[str, dict[str, Any]]:
     """Measure a pair in every way; what the ledger has is not measured again."""
     name = pair.moving_labels.name
     usable = pair.usable()
@@ -157,11 +156,7 @@ def rows_of(pair: Pair, ledger: Ledger, code: str, python: str | None, first: bo
     found = {}
     for way, measure in ways.items():
         key = (pair.name.set, str(pair.name), way, "peer" if way == "ants" else code)
-        if ledger.get(key) is None:
-            ledger.add(key, measure())
-            print(*key[:3], round(float(np.mean(list(ledger.get(key)["dice"].values()))), 4), flush=True)
-        row = ledger.get(key)
-        assert row is not None
+        row = ledger.get(key, measure)
         found[way] = {**row, "dice": {int(v): d for v, d in row["dice"].items()}}
     return {**found, "usable": {"values": usable}}
 
@@ -231,14 +226,14 @@ def concentric(labels: LabelMap, a: int, b: int) -> bool:
 
 
 def main() -> None:
-    options = parser(__doc__ or "", pairs=3)
+    options = parser(__doc__, pairs=3, seed=0, output=None)
     options.add_argument("--sets", default=",".join((*FIVE, MULTI)), help="sets, with commas between")
     options.add_argument("--train", action="store_true", help="pairs of training patients, to choose settings on")
     options.add_argument("--ants", help="Python that has antspyx")
     arguments = options.parse_args()
     where = "guides-training" if arguments.train else "guides"
     RESULTS.mkdir(exist_ok=True)
-    ledger, code, found, claims = Ledger(RESULTS / f"{where}.rows.jsonl"), fingerprint(), {}, []
+    ledger, code, found, claims = Rows(RESULTS / f"{where}.rows.jsonl"), fingerprint(), {}, []
     for set_name in arguments.sets.split(","):
         source = set_name.partition("+")[0]
         listed = (Pair(p, set_name) for p in (training_pairs if arguments.train else test_pairs)(source, None))

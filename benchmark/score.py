@@ -8,21 +8,22 @@ the images show different parts of the body. A natural pair is good where it is 
 least 0.5. Limits and weights are chosen on the other sets of images each time.
 """
 
-import argparse
 import json
 import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
 
-import _common
 import regweave
+from _common import Rows, claim, parser, write
 from _failures import NATURAL, Trial, images_of, trials
+from _pairs import mean_of, registered
 from regweave.errors import RegweaveError
 from regweave.measures.likeness import (
     DOUBTFUL,
@@ -39,9 +40,8 @@ from regweave.measures.likeness import (
     scale,
     score_of,
     standard,
-)  # fmt: skip
-from regweave.measures.verdict import Rules, default_rules
-from regweave.run.register import register
+)
+from regweave.measures.verdict import default_rules
 
 BAD, LOW, LEAST_GOOD = 0.10, 0.6, 0.5
 WITH = ("contour", "turned", "covered", "moved", "correlation", "inside")
@@ -52,60 +52,48 @@ LEAST = 5
 SHIPPED_AT = Path(regweave.__file__).parent / "measures" / SHIPPED
 FAR = "two abdomens"
 """Natural pairs of CT and MR with a median Dice of 0.2: none is good, so that none can be bad beside it."""
+TOGETHER = ({"ibsr18_64", "ibsr18_64_affine", "two brains"}, {"btcv_abdomen", FAR, "chaos_mr_abdomen"})
+"""Sets that are left out together."""
 Row = dict[str, Any]
 Case = tuple[Row, bool, bool]
 """Numbers, and whether they are of a truly bad and of a good result."""
 
 
-def collect(path: Path, seconds: float) -> None:
-    """Register the trials that a file lacks, and append a line for each."""
-    done = {row["id"] for row in read(path)} if path.exists() else set()
-    began = time.perf_counter()
+def collect(rows: Rows, seconds: float) -> None:
+    """Register the trials that are missing."""
+    end = time.perf_counter() + seconds
     for trial in trials():
-        if trial.id in done:
-            continue
-        if time.perf_counter() - began > seconds:
-            break
-        row = measured(trial)
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(row) + "\n")
-        print(trial.id, row.get("dice"), row.get("error", ""), flush=True)
+        if time.perf_counter() < end:
+            rows.get([trial.id], partial(measured, trial))
 
 
 def measured(trial: Trial) -> Row:
-    """Register one trial and return its line."""
+    """Register one trial and return its numbers, or the code that refused it."""
     row: Row = {"id": trial.id, "set": trial.set, "kind": trial.kind}
-    words = images_of(trial)
-    began = time.process_time()
     try:
-        result = register(**words, threads=1, progress=False)
+        result, spent = registered(**images_of(trial))
     except RegweaveError as error:
-        return {**row, "error": error.code}
-    found, images = result.likeness, result.images
+        return {**row, "refused": error.code}
+    found, images, began = result.likeness, result.images, time.process_time()
     assert found is not None
-    ended = time.process_time()
     likeness_of(images.pair, images.transform, images.warped, images.warped_labels, found.kind)
-    row["seconds"] = [ended - began, time.process_time() - ended]
-    dice, verdict = result.dice, result.verdict
-    return _common.plain({
-        **row, "bank": found.kind, "numbers": found.numbers, "score": found.score,
-        "reasons": {reason.rule: reason.level for reason in verdict.reasons}, "dice": result.mean_dice.get("after"),
+    dice = result.dice
+    return {
+        **row, "seconds": [spent["seconds"], time.process_time() - began], "bank": found.kind,
+        "numbers": found.numbers, "score": found.score,
+        "reasons": {reason.rule: reason.level for reason in result.verdict.reasons},
+        "dice": result.mean_dice.get("after"),
         "field": {**result.regularity, "inexact": result.inverse_error.share, "p99": result.inverse_error.p99_voxels},
         "structures": [
             {"label": s.label, "dice": dice.get(s.label, {}).get("after"), "inside": s.inside, "contour": s.contour}
             for s in found.structures
         ],
-    })  # fmt: skip
-
-
-def read(path: Path) -> list[Row]:
-    """Read the lines of a file of features."""
-    return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines() if text]
+    }  # fmt: skip
 
 
 def graded(rows: Iterable[Row]) -> list[Row]:
     """Return the rows that were registered, with ``bad`` and ``good``, and structures with a Dice."""
-    rows = [row for row in rows if "error" not in row]
+    rows = [row for row in rows if not {"error", "refused"} & set(row)]
     for row in rows:
         usual = [r["dice"] for r in rows if r["set"] == row["set"] and r["kind"] == NATURAL]
         limit = float(np.median(usual)) - BAD
@@ -174,73 +162,58 @@ def fitted(z: Any, bad: Any, sets: Any) -> Any:
     return minimize(loss, [1.0] * n + [1.0], bounds=[(0.05, None)] * n + [(None, None)]).x[:-1]
 
 
-def verdict_of(row: Row, score: float, rules: Rules) -> str:
+def verdict_of(row: Row, score: float) -> str:
     """Return the verdict of a result whose fixed image has no labels."""
-    found, inverse = row["field"], row["reasons"].get("doubtful_warnings")
+    found, rules = row["field"], default_rules()
     numbers = {
         "folding_percent": 100 * found["folding_fraction"], "extreme_jacobian_percent": 100 * found["extreme_fraction"],
         "inverse_inexact_percent": 100 * found["inexact"], "inverse_error_voxels": found["p99"] or 0.0,
         "likeness": score,
     }  # fmt: skip
-    levels = {inverse, *(rules.broken(rule, value) for rule, value in numbers.items())}
+    levels = {row["reasons"].get("doubtful_warnings"), *(rules.broken(rule, v) for rule, v in numbers.items())}
     return "fail" if "fail" in levels else "look" if "look" in levels else "pass"
 
 
-def judge(rows: list[Row], scored: dict[str, tuple[float, float]]) -> list[_common.Claim]:
+def judge(rows: list[Row], of: dict[str, float], words: str) -> list[dict[str, Any]]:
     """Print what scores of left-out sets find and what they miss; return the numbers that are asked for."""
     bad, ordinary = ([row for row in rows if row["bad"] == wanted] for wanted in (True, False))
-    near = [row for row in bad if row["kind"] != "other part"]
-    good, names = [row for row in rows if row["good"]], sorted({row["set"] for row in rows})
-    print(f"{len(rows)} registrations of {len(names)} sets: {len(good)} good, {len(bad)} truly bad")
-    print(f"of these {len(bad) - len(near)} show another part of the body")
-    rules, claims = default_rules(), []
-    for place, words in enumerate(("with moving labels", "without labels")):
-        of = {row["id"]: scored[row["id"]][place] for row in rows}
-        word = {row["id"]: verdict_of(row, of[row["id"]], rules) for row in rows}
+    near, good = [row for row in bad if row["kind"] != "other part"], [row for row in rows if row["good"]]
+    natural, names = [row for row in rows if row["kind"] == NATURAL], sorted({row["set"] for row in rows})
+    verdicts = {row["id"]: verdict_of(row, of[row["id"]]) for row in rows}
+    usual = {name: [of[r["id"]] for r in natural if r["set"] == name] for name in names}
+    beside = {r["id"]: (of[r["id"]] - np.median(usual[r["set"]])) / np.std(usual[r["set"]]) for r in rows}
 
-        def ranked(some: Sequence[Row], name: str = "", of: dict[str, float] = of) -> float:
-            one, other = ([of[r["id"]] for r in part if name in ("", r["set"])] for part in (some, ordinary))
-            return auc(one, other)
+    def ranked(some: Sequence[Row], name: str = "", by: dict[str, float] = of) -> float:
+        return auc(*([by[r["id"]] for r in part if name in ("", r["set"])] for part in (some, ordinary)))
 
-        def beside(some: Sequence[Row], of: dict[str, float] = of) -> float:
-            usual = {name: [of[r["id"]] for r in rows if r["set"] == name and r["kind"] == NATURAL] for name in names}
-            z = {r["id"]: (of[r["id"]] - np.median(usual[r["set"]])) / np.std(usual[r["set"]]) for r in rows}
-            return auc([z[r["id"]] for r in some], [z[r["id"]] for r in ordinary])
+    def had(some: Sequence[Row], *allowed: str) -> float:
+        return 100 * mean_of(verdicts[row["id"]] in allowed for row in some)
 
-        def had(some: Sequence[Row], *allowed: str, word: dict[str, str] = word) -> float:
-            return 100 * float(np.mean([word[row["id"]] in allowed for row in some])) if some else float("nan")
-
-        each = {name: v for name in names if not np.isnan(v := ranked(bad, name))}
-        worst = min(each, key=each.__getitem__)
-        print(f"{words}: AUC by set", ", ".join(f"{name} {v:.2f}" for name, v in each.items()))
-        claims += [
-            _common.Claim(f"{words}: AUC of truly bad results", ranked(bad), ".3f", "", 0.95),
-            _common.Claim(f"{words}: the same without other body parts", ranked(near), ".3f", "", 0.88),
-            _common.Claim(f"{words}: within a batch, AUC of truly bad results", beside(bad, of), ".3f"),
-            _common.Claim(f"{words}: within a batch, without other body parts", beside(near, of), ".3f"),
-            _common.Claim(f"{words}: worst set, {worst}", each[worst], ".2f", "", 0.75),
-            _common.Claim(f"{words}: truly bad that pass", had(bad, "pass"), ".1f", " %", 2.0, "at most"),
-            _common.Claim(f"{words}: truly bad that fail", had(bad, "fail"), ".1f", " %", 50.0),
-            _common.Claim(f"{words}: good that do not pass", had(good, "look", "fail"), ".1f", " %", 10.0, "at most"),
-            _common.Claim(f"{words}: good that fail", had(good, "fail"), ".1f", " %"),
-            _common.Claim(f"{words}: good that do not pass by the score alone",
-                          100 * float(np.mean([of[row["id"]] < DOUBTFUL for row in good])), ".1f", " %"),
-        ]  # fmt: skip
-        for kind in sorted({r["kind"] for r in rows}):
-            own = [r for r in rows if r["kind"] == kind]
-            ours = [r for r in own if r["bad"]]
-            print(f"    {kind:15} {len(ours):3} of {len(own):3} truly bad: pass {had(ours, 'pass'):.0f} %, "
-                  f"fail {had(ours, 'fail'):.0f} %")  # fmt: skip
-        missed = [r for r in bad if word[r["id"]] == "pass"]
-        print("  missed:", "; ".join(f"{r['id']} {r['dice'] and round(r['dice'], 2)}" for r in missed) or "none")
-        usual = [r for r in rows if r["kind"] == NATURAL]
-        fifth = low_fifth(usual)
-        claims += [
-            _common.Claim(f"{words}: worst fifth of the natural pairs of each set, AUC within sets",
-                          within(fifth, usual, of), ".2f"),
-            _common.Claim(f"{words}: of these do not pass", had(fifth, "look", "fail"), ".1f", " %"),
-        ]  # fmt: skip
-    return claims
+    each = {name: v for name in names if not np.isnan(v := ranked(bad, name))}
+    worst, fifth = min(each, key=each.__getitem__), low_fifth(natural)
+    alone, inside = 100 * mean_of(of[row["id"]] < DOUBTFUL for row in good), within(fifth, natural, of)
+    print(f"{words}: AUC by set", ", ".join(f"{name} {v:.2f}" for name, v in each.items()))
+    for kind in sorted({r["kind"] for r in rows}):
+        own = [r for r in rows if r["kind"] == kind]
+        ours = [r for r in own if r["bad"]]
+        counts = f"{len(ours):3} of {len(own):3} truly bad"
+        print(f"    {kind:15} {counts}: pass {had(ours, 'pass'):.0f} %, fail {had(ours, 'fail'):.0f} %")
+    missed = [r for r in bad if verdicts[r["id"]] == "pass"]
+    print("  missed:", "; ".join(f"{r['id']} {r['dice'] and round(r['dice'], 2)}" for r in missed) or "none")
+    return [
+        claim(f"{words}: AUC of truly bad results", ranked(bad), least=0.95),
+        claim(f"{words}: the same without other body parts", ranked(near), least=0.88),
+        claim(f"{words}: within a batch, AUC of truly bad results", ranked(bad, by=beside)),
+        claim(f"{words}: within a batch, without other body parts", ranked(near, by=beside)),
+        claim(f"{words}: worst set, {worst}", each[worst], ".2f", least=0.75),
+        claim(f"{words}: truly bad that pass", had(bad, "pass"), ".1f %", most=2.0),
+        claim(f"{words}: truly bad that fail", had(bad, "fail"), ".1f %", least=50.0),
+        claim(f"{words}: good that do not pass", had(good, "look", "fail"), ".1f %", most=10.0),
+        claim(f"{words}: good that fail", had(good, "fail"), ".1f %"),
+        claim(f"{words}: good that do not pass by the score alone", alone, ".1f %"),
+        claim(f"{words}: worst fifth of the natural pairs of each set, AUC within sets", inside, ".2f"),
+        claim(f"{words}: of these do not pass", had(fifth, "look", "fail"), ".1f %"),
+    ]  # fmt: skip
 
 
 def within(some: Sequence[Row], rows: Sequence[Row], of: dict[str, float]) -> float:
@@ -269,62 +242,64 @@ def scores(row: Row, reference: Reference) -> tuple[float, float]:
     """Score of a row with labels and without."""
     kind = reference.kinds[row["bank"]]
     both = kind.with_labels if row["numbers"].get("inside") is not None else kind.without_labels
-    return tuple(score_of(row["numbers"], kind.quantiles, made) for made in (both, kind.without_labels))  # type: ignore[return-value]
+    one, other = (score_of(row["numbers"], kind.quantiles, made) for made in (both, kind.without_labels))
+    return one, other
 
 
-def fit(path: Path, *, write: bool) -> None:
+def fit(rows: list[Row], *, ship: bool) -> None:
     """Judge on left-out sets, and fit the reference of the package to all."""
-    rows = graded(read(path))
-    groups = [{"ibsr18_64", "ibsr18_64_affine", "two brains"}, {"btcv_abdomen", "two abdomens", "chaos_mr_abdomen"}]
-    scored, structures = {}, []
-    for name in sorted({row["set"] for row in rows}):
-        out = next((g for g in groups if name in g), {name})
+    scored, structures, names = {}, [], sorted({row["set"] for row in rows})
+    for name in names:
+        out = next((g for g in TOGETHER if name in g), {name})
         made = reference_of([row for row in rows if row["set"] not in out], "left out")
         for row in (row for row in rows if row["set"] == name):
-            scored[row["id"]] = scores(row, made)
-            kind = made.kinds[row["bank"]]
-            whole = verdict_of(row, scored[row["id"]][0], default_rules())
+            scored[row["id"]], kind = scores(row, made), made.kinds[row["bank"]]
+            passes = verdict_of(row, scored[row["id"]][0]) == "pass"
+            own = [score_of(s, kind.structures, kind.of_structure) for s in row["structures"]]
             structures += [
-                (s["dice"], own := score_of(s, kind.structures, kind.of_structure), whole == "pass" and own >= DOUBTFUL)
-                for s in row["structures"]
+                (s["dice"], v, passes and v >= DOUBTFUL) for s, v in zip(row["structures"], own, strict=True)
             ]
-    unregistered = [row for row in rows if row["set"] == FAR]
-    claims = judge([row for row in rows if row["set"] != FAR], scored)
-    words = [verdict_of(row, scored[row["id"]][0], default_rules()) for row in unregistered if row["kind"] == NATURAL]
-    print(f"{FAR}, whose natural pairs are hardly registered: {words.count('pass')} of {len(words)} pass")
+    near = [row for row in rows if row["set"] != FAR]
+    counts = [sum(row[key] for row in near) for key in ("good", "bad")]
+    print(f"{len(near)} registrations of {len(names) - 1} sets: {counts[0]} good, {counts[1]} truly bad")
+    claims = []
+    for place, words in enumerate(("with moving labels", "without labels")):
+        claims += judge(near, {row["id"]: scored[row["id"]][place] for row in near}, words)
+    found = [verdict_of(row, scored[row["id"]][0]) for row in rows if row["set"] == FAR and row["kind"] == NATURAL]
+    print(f"{FAR}, whose natural pairs are hardly registered: {found.count('pass')} of {len(found)} pass")
     low, fine = ([s for s in structures if (s[0] < LOW) == wanted] for wanted in (True, False))
-    passed = [100 * float(np.mean([s[2] for s in some])) for some in (low, fine)]
-    spent = np.array([row["seconds"] for row in rows])
+    passed = [100 * mean_of(s[2] for s in some) for some in (low, fine)]
+    cost = 100 * float(np.divide(*np.array([row["seconds"] for row in rows]).sum(axis=0)[::-1]))
     claims += [
-        _common.Claim(f"structures: AUC of Dice < {LOW}", auc([s[1] for s in low], [s[1] for s in fine]), ".3f"),
-        _common.Claim(f"structures with Dice < {LOW} that pass", passed[0], ".1f", " %", 5.0, "at most"),
-        _common.Claim("other structures that pass", passed[1], ".1f", " %"),
-        _common.Claim(
-            "cost of the score", 100 * float(np.divide(*spent.sum(axis=0)[::-1])), ".1f", " %", 3.0, "at most"
-        ),
+        claim(f"structures: AUC of Dice < {LOW}", auc([s[1] for s in low], [s[1] for s in fine])),
+        claim(f"structures with Dice < {LOW} that pass", passed[0], ".1f %", most=5.0),
+        claim("other structures that pass", passed[1], ".1f %"),
+        claim("cost of the score", cost, ".1f %", most=3.0),
     ]
     natural = sum(row["kind"] == NATURAL for row in rows)
-    counts = {"natural": natural, "failures": len(rows) - natural, "structures": len(structures)}
-    _common.write("score", 7, {"counts": counts}, claims)
-    if write:
-        sets = len({row["set"] for row in rows})
-        made = reference_of(rows, f"regweave 2, {sum(r['good'] for r in rows)} good pairs of {sets} sets")
-        text = re.sub(
-            r"\[[^]]*\]", lambda m: " ".join(m[0].split()), json.dumps(made.model_dump(mode="json"), indent=1)
-        )
-        SHIPPED_AT.write_text(text + "\n", encoding="utf-8")
+    numbers = {"natural": natural, "failures": len(rows) - natural, "structures": len(structures)}
+    write("score", 7, {"counts": numbers}, claims)
+    if ship:
+        made = reference_of(rows, f"regweave 2, {sum(r['good'] for r in rows)} good pairs of {len(names)} sets")
+        text = json.dumps(made.model_dump(mode="json"), indent=1)
+        SHIPPED_AT.write_text(re.sub(r"\[[^]]*\]", lambda m: " ".join(m[0].split()), text) + "\n", encoding="utf-8")
         print(f"wrote {SHIPPED_AT}")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Collect or fit."""
+    options = parser(__doc__, seconds=600.0)
+    options.add_argument("part", choices=("collect", "fit"))
+    options.add_argument("features", type=Path, help="file of finished registrations")
+    options.add_argument("--write", action="store_true", help="replace the reference of the package")
+    given = options.parse_args()
     warnings.simplefilter("ignore")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("collect", "fit"))
-    parser.add_argument("features", type=Path)
-    parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
+    rows = Rows(given.features)
     if given.part == "collect":
-        collect(given.features, given.seconds)
+        collect(rows, given.seconds)
     else:
-        fit(given.features, write=given.write)
+        fit(graded(rows.all()), ship=given.write)
+
+
+if __name__ == "__main__":
+    main()

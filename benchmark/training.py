@@ -1,31 +1,24 @@
-"""How long training takes: ten pairs, three structures, the four metrics of the paper, from files to a model."""
+"""How long does training take: ten pairs, three structures, the four metrics of the paper, from files to a model?"""
 
 import resource
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from _common import Claim, parser, write
-from _pairs import SETS, choose_set, training_pairs, write_csv
+from _common import claim, parser, write
+from _pairs import SETS, training_pairs, write_csv
 from regweave.progress import TrainProgress
 from regweave.training.run import train
 
-TARGET_S = {True: 45, False: 10}
-"""On the processor, and with a GPU."""
 METRICS = ("sad", "mi", "ncc", "dwt")
 
 
 def main() -> None:
     """Train once and write seconds, registrations and inferences of each stage, and the peak of memory."""
-    options = parser(__doc__, pairs=10, output="training")
-    options.add_argument("--set", default="ibsr18_64", help="set of REGWEAVE_DATA")
-    options.add_argument("--preset", default="paper")
-    options.add_argument("--method", default="lssvm-joint")
-    options.add_argument("--workers", type=int, default=2)
-    options.add_argument("--device", default="cpu", help="what registers")
+    options = parser(__doc__, set="ibsr18_64", pairs=10, seed=0, preset="paper", workers=2, output="training")
+    options.add_argument("--method", default="lssvm-joint", help="learner of the weights")
+    options.add_argument("--device", default="cpu", help="device of registrations")
     args = options.parse_args()
-    name, what = choose_set(args.set)
     stages: dict[str, object] = {}
 
     def tell(progress: object) -> None:
@@ -34,47 +27,31 @@ def main() -> None:
             stages.update(progress.stages or {})
 
     with TemporaryDirectory() as folder:
-        write_csv(training_pairs(name, args.pairs), Path(folder) / "pairs.csv")
+        pairs, out = Path(folder, "pairs.csv"), Path(folder, "model.json")
+        write_csv(training_pairs(args.set, args.pairs), pairs)
+        words = {"method": args.method, "preset": args.preset, "workers": args.workers, "device": args.device}
         start = time.perf_counter()
-        model = train(
-            Path(folder) / "pairs.csv", Path(folder) / "model.json", method=args.method,
-            preset=args.preset, metrics=METRICS, workers=args.workers, device=args.device,
-            on_progress=tell,
-        )  # fmt: skip
+        model = train(pairs, out, metrics=METRICS, on_progress=tell, **words)
         seconds = time.perf_counter() - start
     # Peak of this process, which learns, and of the largest worker; one thread of registration each.
-    used = [resource.getrusage(kind) for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    own, worker = (u.ru_maxrss / 2**20 for u in used)
-    processor = {name: u.ru_utime + u.ru_stime for name, u in zip(("learning", "workers"), used, strict=True)}
-    on = "" if args.device == "cpu" else f", {args.device}"
-    where = f"{args.pairs} pairs of {name}, {len(model.weights.classes) - 1} structures, {len(METRICS)} metrics{on}"
+    own, worker = (resource.getrusage(kind) for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    gb = (own.ru_maxrss + args.workers * worker.ru_maxrss) / 2**20
+    spent = {name: u.ru_utime + u.ru_stime for name, u in (("learning", own), ("workers", worker))}
+    where = f"{args.pairs} pairs of {args.set}, {len(model.weights.classes) - 1} structures, {len(METRICS)} metrics"
+    where += "" if args.device == "cpu" else f", {args.device}"
+    what, most = f"seconds of training, {args.method}, {args.preset}, {where}", 45 if args.device == "cpu" else 10
+    cpu = "seconds of processor of the same, at most those of two cores"
     claims = [
-        Claim(
-            f"seconds of training, {args.method}, {args.preset}, {where}",
-            seconds,
-            ".0f",
-            " s",
-            TARGET_S[args.device == "cpu"],
-            "at most",
-        ),
-        Claim(
-            "seconds of processor of the same, at most those of two cores",
-            sum(processor.values()),
-            ".0f",
-            " s",
-            90,
-            "at most",
-        ),
-        Claim(
-            f"peak memory of training and its workers, {where}", own + args.workers * worker, ".2f", " GB", 2, "at most"
-        ),
+        claim(what, seconds, ".0f s", most=most),
+        claim(cpu, sum(spent.values()), ".0f s", most=90),
+        claim(f"peak memory of training and its workers, {where}", gb, ".2f GB", most=2),
     ]
     content = {
-        "cpu_seconds": processor, "data": what, "credit": SETS[name].credit, "stages": stages, "method": args.method,
-        "registrations": model.training.registrations, "inferences": model.training.inferences,
+        "cpu_seconds": spent, "data": args.set, "credit": SETS[args.set].credit, "stages": stages,
+        "method": args.method, "registrations": model.training.registrations, "inferences": model.training.inferences,
     }  # fmt: skip
     write(args.output, args.seed, content, claims)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

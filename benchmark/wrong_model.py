@@ -1,19 +1,17 @@
 """Shipped models on images that they are not for: are they refused or named before their network runs, and how fast?
 
-    python benchmark/wrong_model.py
-
 Each shipped model gets the first pair of every other set, and pairs of its own set with the moving image of another.
 A registration is stopped where its network would begin. The seconds are those of the processor up to there. Images of
 the model's own set that are named by mistake are counted too.
 """
 
-import os
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
-import _common
+from _common import claim, parser, write
+from _pairs import cases_of, image_file
 from regweave import notices
 from regweave.errors import RegweaveError
 from regweave.io import read_image
@@ -32,11 +30,6 @@ class Reached(Exception):  # noqa: N818
     """The network would run now."""
 
 
-def images(name: str) -> list[Path]:
-    """Files of the images of a set."""
-    return sorted((Path(os.environ["REGWEAVE_DATA"]) / name).glob("*/image.nii.gz"))
-
-
 def stopped(*_given: Any, **_words: Any) -> Any:
     """Stand for the network."""
     raise Reached
@@ -48,41 +41,41 @@ def tried(model: str, fixed: Path, moving: Path) -> tuple[list[str], float]:
     began = time.process_time()
     with notices.muted(), notices.collected() as found:
         try:
-            register(*pair, model=model, init="none", threads=1, progress=False)
+            register(*pair, model=model, threads=1, progress=False)
         except Reached:
             codes = [text[:4] for text in found]
-        except RegweaveError as error:
-            codes = [error.code]
+        except RegweaveError as problem:
+            codes = [problem.code]
     return codes, time.process_time() - began
 
 
 def main() -> None:
     """Try every combination, and write the counts."""
+    parser(__doc__).parse_args()
+    warnings.simplefilter("ignore")
     Recipe.attach_structure_maps = stopped  # type: ignore[method-assign]
     Recipe.attach_labels = stopped  # type: ignore[method-assign]
     rows, claims = [], []
     for model, own in OWN.items():
-        mine = images(own)
+        mine, tries = [image_file(own, case) for case in cases_of(own)], []
         for name in (name for name in SETS if name != own):
-            other = images(name)
+            other = [image_file(name, case) for case in cases_of(name)]
             for words, pair in (("both", (other[0], other[-1])), ("moving", (mine[0], other[0]))):
                 codes, seconds = tried(model, *pair)
                 named = any(code == NAMED or code.startswith("E") for code in codes)
-                rows.append({"model": model, "set": name, "other": words, "codes": codes, "seconds": seconds,
-                             "named": named})  # fmt: skip
-        tries = [row for row in rows if row["model"] == model]
+                about = {"model": model, "set": name, "other": words}
+                tries.append({**about, "codes": codes, "seconds": seconds, "named": named})
         shipped = {model: shipped_models()[model]}
-        wrong = [path.parent.name for path in mine if misfits([Reading().image(path)], shipped)[model]]
+        wrong = sum(bool(misfits([Reading().image(path)], shipped)[model]) for path in mine)
+        what = f"{model}: wrong combinations that are refused or named before the network, of {len(tries)}"
         claims += [
-            _common.Claim(f"{model}: wrong combinations that are refused or named before the network, of {len(tries)}",
-                          sum(row["named"] for row in tries), ".0f", "", len(tries)),
-            _common.Claim(f"{model}: slowest of them", max(row["seconds"] for row in tries), ".2f", " s", 1.0,
-                          "at most"),
-            _common.Claim(f"{model}: images of its own set named by mistake, of {len(mine)}", len(wrong), ".0f"),
-        ]  # fmt: skip
-    _common.write("wrong-model", 0, {"rows": rows}, claims)
+            claim(what, sum(row["named"] for row in tries), ".0f", least=len(tries)),
+            claim(f"{model}: slowest of them", max(row["seconds"] for row in tries), ".2f s", most=1.0),
+            claim(f"{model}: images of its own set named by mistake, of {len(mine)}", wrong, ".0f"),
+        ]
+        rows += tries
+    write("wrong-model", 0, {"rows": rows}, claims)
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
     main()

@@ -108,10 +108,10 @@ def test_candidates_give_maps_the_weight_that_they_say() -> None:
     assert of["outline"] == pytest.approx(8 * of["lncc3"])
     assert table.matrix.sum() == pytest.approx(start.matrix.sum())
     assert (table.matrix == table.matrix[:, :1]).all()
-    led = grid.mixed(start, schedule, grid.Mix({"outline": 8.0}, 0.5, coarse=True, levels=3.0))
+    led = grid.mixed(start, schedule, grid.Mix({"outline": 8.0}, 0.5, coarse=True))
     shares = dict(zip(led.members, led.matrix[:, 1], strict=True))
     metrics = sum(shares[m.name] for m in schedule.discrete if m.stage != "refine" and m.source == "image")
-    assert shares["outline-coarse"] == pytest.approx(3 * metrics)
+    assert shares["outline-coarse"] == pytest.approx(metrics)
 
 
 def rows(gain: float) -> list[dict[str, Any]]:

@@ -15,21 +15,20 @@ from regweave.types import Geometry, Volume
 
 ROOT = Path(__file__).parents[2]
 BENCHMARK = ROOT / "benchmark"
-ADAPTERS = sorted(p.stem for p in (BENCHMARK / "peers").glob("*.py") if not p.stem.startswith("_"))
+ADAPTERS = ("ants_syn", "convex_adam", "greedy_ncc", "sitk_demons", "regweave_own")
 
 FAKE = """
 import os, time
 import numpy as np
 
-def run(fixed_path, moving_path, out_field_path, setting, threads):
+def run(fixed_path, moving_path, setting, threads):
     if "exit" in setting:
         os._exit(setting["exit"])
     time.sleep(setting.get("sleep", 0.0))
     if "message" in setting:
         raise ValueError(setting["message"])
-    np.save(out_field_path, np.load(setting["field"]))
     assert os.environ["OMP_NUM_THREADS"] == str(threads)
-    return 0.25
+    return np.load(setting["field"]), 0.25
 """
 
 
@@ -52,7 +51,7 @@ def case() -> Iterator[tuple[Any, Any]]:
 
 def fake_method(settings: dict[str, Any]) -> Any:
     methods = import_module("peers")
-    return methods.Method("fake", "fake_peer", {"only": settings}, sys.executable, "1", "code")
+    return methods.Method("fake", "fake_peer.run", {"only": settings}, sys.executable, "1", "code")
 
 
 @pytest.fixture
@@ -72,6 +71,10 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: tuple[Any, An
     return with_settings
 
 
+def start_scores(case: Any) -> Any:
+    return import_module("peers").judge_field(case, np.zeros((3, *case.pair.fixed.geometry.shape)))
+
+
 def mean_dice(row: Any) -> float:
     return float(np.mean(list(row["dice"].values())))
 
@@ -79,7 +82,7 @@ def mean_dice(row: Any) -> float:
 def test_true_field_scores_high_and_its_opposite_low(measure: Any, case: tuple[Any, Any]) -> None:
     ready, truth = case
     right, wrong = measure.field(truth), measure.field(-truth)
-    before = mean_dice(import_module("peers").start_scores(ready))
+    before = mean_dice(start_scores(ready))
     assert right["error"] is None
     assert mean_dice(right) > 0.9 > before > mean_dice(wrong)
     assert max(right["hd95_mm"].values()) <= 4.3  # √2 voxels: labels are warped to the nearest voxel
@@ -89,7 +92,7 @@ def test_true_field_scores_high_and_its_opposite_low(measure: Any, case: tuple[A
 
 def test_zero_field_gives_the_scores_of_the_start(measure: Any, case: tuple[Any, Any]) -> None:
     ready, truth = case
-    row, start = measure.field(np.zeros_like(truth)), import_module("peers").start_scores(ready)
+    row, start = measure.field(np.zeros_like(truth)), start_scores(ready)
     assert all(row[key] == start[key] for key in ("dice", "hd95_mm", "folding_fraction", "sdlogj"))
     assert row["seconds"] == 0.25
     assert row["wall_seconds"] > row["cpu_seconds"] / 2 > 0
@@ -141,9 +144,8 @@ def test_choice_of_a_setting_prefers_no_failures_then_dice() -> None:
 
 
 def test_table_has_a_row_for_each_method_and_names_failures(case: tuple[Any, Any]) -> None:
-    run = report = import_module("peers")
-    table = import_module("table")
-    scores = run.start_scores(case[0])
+    report, table = import_module("peers"), import_module("table")
+    scores = start_scores(case[0])
     ours = [{**scores, "error": None, "subject": s, "seconds": 2.0, "wall_seconds": 3.0} for s in "ab"]
     slow = [{**ours[0], "seconds": 6.0}, {"error": "broke", "subject": "b"}]
     methods = {n: {"version": "1", "summary": report.summarise(r, ours, 0)} for n, r in (("regweave:default", ours), ("slow", slow))}  # fmt: skip  # noqa: E501
@@ -218,21 +220,16 @@ def shifted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_known_shift_is_recovered_in_lps_millimetres(adapter: str, shifted: tuple[Path, Any, Any]) -> None:
-    methods = run = import_module("peers")
-    chosen = next(m for m in methods.choose_methods([], [], [1]) if m.adapter == adapter)
+    run = import_module("peers")
+    chosen = next(m for m in run.choose_methods(list(run.PEERS), [], [1]) if m.adapter.endswith(adapter))
     if chosen.missing is not None:
         pytest.skip(chosen.missing)
     folder, truth, inside = shifted
-    job = {
-        "fixed_path": str(folder / "fixed.nii.gz"),
-        "moving_path": str(folder / "moving.nii.gz"),
-        "out_field_path": str(folder / "field.npy"),
-        "setting": next(iter(chosen.settings.values())),
-        "threads": 2,
-    }
-    row = run._register(chosen, job, folder, 600.0)
+    images, field = (folder / "fixed.nii.gz", folder / "moving.nii.gz"), folder / "field.npy"
+    setting = next(iter(chosen.settings.values()))
+    row = run.run_adapter(chosen.python, chosen.adapter, *images, field, setting, 2, 600.0)
     assert row["error"] is None
-    found = np.load(folder / "field.npy")[:, inside].mean(axis=1)
+    found = np.load(field)[:, inside].mean(axis=1)
     # Every component has its sign and most of its size; some methods stop early by their defaults.
     np.testing.assert_allclose(found, truth, atol=0.35 * float(np.abs(truth).max()))
 

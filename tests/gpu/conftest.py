@@ -1,6 +1,10 @@
-"""The kernels of the GPU on the host: the twin, which is built from the same sources."""
+"""The kernels of the GPU on the host: the twin, which is built from the same sources.
+
+``REGWEAVE_GPU_MODULE=regweave._cuda`` runs the same tests on a GPU.
+"""
 
 import importlib
+import os
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ from regweave.registration.cuda import CudaDevice
 
 @pytest.fixture(scope="session")
 def twin():
-    return importlib.import_module("regweave._cuda_twin")
+    return importlib.import_module(os.environ.get("REGWEAVE_GPU_MODULE", "regweave._cuda_twin"))
 
 
 @pytest.fixture

@@ -2,15 +2,14 @@
 
 A cross-validation compares many weights on the same maps; running a network again for each would take hours. The folder
 that ``REGWEAVE_STORED_MAPS`` names holds one array for each image, written by `benchmark/_map_folder.py`: probabilities
-in 8 bits on the canonical grid, from a network that never saw the person. Fitting learns nothing; it chooses
-structures.
+in 8 bits on the canonical grid, and ``about.json`` with the classes and the hash of the source. Fitting learns nothing;
+it chooses structures.
 """
 
 import hashlib
 import json
 import os
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from regweave.types import Float32Array, LabelMap, Modality, StructureMaps, Volu
 __all__ = ["Options", "StoredMaps", "fit", "image_key", "load"]
 
 FOLDER = "REGWEAVE_STORED_MAPS"
-KIND = "stored_maps"
 
 
 def image_key(volume: Volume) -> str:
@@ -35,21 +33,17 @@ def image_key(volume: Volume) -> str:
 
 @dataclass(frozen=True)
 class StoredMaps:
-    """Maps of some structures of the images of a folder, at full resolution.
-
-    The folder has an array for each image, and ``about.json`` with the classes and the hash of the source. Classes have
-    the background 0 first; a structure of the folder that is not among them is background.
-    """
+    """Maps of some structures of the images of a folder, at full resolution; other structures are background."""
 
     folder: Path
-    classes: tuple[int, ...]
+    classes: tuple[int, ...]  # The background 0 first
     modality: Modality
     voxel_mm: float
     record: dict[str, Any] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def about(self) -> dict[str, Any]:
-        """What the folder says of itself."""
+        """Classes and source of the folder."""
         found: dict[str, Any] = json.loads((self.folder / "about.json").read_text(encoding="utf-8"))
         return found
 
@@ -57,13 +51,12 @@ class StoredMaps:
         """Return the maps of an image, on its own grid and axes."""
         path = self.folder / f"{image_key(volume)}.npy"
         if not path.exists():
-            message = "the folder of stored maps knows no such image"
+            message = "the folder of stored maps has no such image"
             raise UsageError("E170", message, "write it again with benchmark/_map_folder.py")
-        told = [int(c) for c in self.about["classes"]]
-        stored = np.load(path, mmap_mode="r", allow_pickle=False)
-        shares = np.stack([stored[told.index(c) - 1] for c in self.classes[1:]])
-        there = Orientation.of(volume.geometry).to_stored(shares)
-        return StructureMaps(np.asarray(there, dtype=np.float32) / np.float32(255), volume.geometry, self.classes[1:])
+        listed, stored = self.about["classes"], np.load(path, mmap_mode="r", allow_pickle=False)
+        shares = np.stack([stored[listed.index(c) - 1] for c in self.classes[1:]])
+        there = np.asarray(Orientation.of(volume.geometry).to_stored(shares), dtype=np.float32)
+        return StructureMaps(there / np.float32(255), volume.geometry, self.classes[1:])
 
     def labels(self, volume: Volume) -> LabelMap:
         """Return the likeliest class of each voxel."""
@@ -77,7 +70,7 @@ class StoredMaps:
             "folder": str(self.folder), "source": self.about["source"], "classes": list(self.classes), "names": {},
             "modality": self.modality, "voxel_mm": self.voxel_mm,
         }  # fmt: skip
-        return Parts(KIND, fields, {}, self.record)
+        return Parts("stored_maps", fields, {}, self.record)
 
 
 def fit(examples: Examples, options: Options, like: Predictor | None) -> StoredMaps:
@@ -92,5 +85,4 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> StoredM
 def load(parts: Parts) -> StoredMaps:
     """Inverse of `StoredMaps.save`."""
     f = parts.fields
-    classes = tuple(int(c) for c in f["classes"])
-    return StoredMaps(Path(f["folder"]), classes, f["modality"], float(f["voxel_mm"]), dict(parts.record))
+    return StoredMaps(Path(f["folder"]), tuple(f["classes"]), f["modality"], float(f["voxel_mm"]), dict(parts.record))

@@ -151,7 +151,7 @@ def test_the_table_shows_every_set() -> None:
     report, table = import_module("crossval"), import_module("table")
     about = {"data": "no_such_set", "n_people_in_pairs": 12, "true_mm": True, "labels": {"1": "cord", "2": "lens"}}
     text = "\n".join(table.crossval_table([{**about, "withheld": {}, **report.condense(rows(0.1))}]))
-    assert "`no_such_set`, 6 pairs, 1.50 and 1.50." in text
+    assert "| `no_such_set` | 6 | 1.50 | 1.50 |" in text
     assert "+0.050 (lens)" in text  # the structure that gains least
 
 

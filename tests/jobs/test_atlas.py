@@ -11,8 +11,12 @@ import regweave as rw
 from phantoms import make_phantom
 from regweave.cli import main
 from regweave.io import read_image, read_labels, write_image, write_labels
+from regweave.io.images import image_sha256
 from regweave.jobs.atlas import Atlas
-from regweave.types import Geometry, LabelMap, Volume
+from regweave.model.model import Model
+from regweave.model.record import TrainingRecord
+from regweave.predictors import Examples, fit
+from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +108,92 @@ def test_a_new_image_is_segmented_and_a_second_call_gives_the_same_bytes(people,
     assert main([*words, "-o", str(tmp_path / "many"), "--quiet", "--resume"]) == 1
     (atlas / "atlas.json").write_text(record)
     assert "kernel" in (tmp_path / "many/a/labels.tsv").read_text()
+
+
+@pytest.fixture(scope="module")
+def model(people, training_list):
+    """A model whose network is fitted to p0, with other numbers than the atlases have; the body is not in it."""
+    image, labels = read_image(people / "i0.nii.gz"), read_labels(people / "l0.nii.gz").data
+    names = {1: "Core", 2: "left", 3: "right", 4: "bone"}
+    drawn = np.select([labels == v for v in (6, 1, 2, 5)], list(names), 0).astype(np.int32)
+    examples = Examples([image], [LabelMap(drawn, image.geometry, names)], (0, 1, 2, 3, 4), "mr")
+    predictor = fit("perceptron", examples, samples=4000, steps=60)
+    matrix = np.full((3, 5), 1 / 3)
+    record = TrainingRecord(
+        groups=("person0",), pairs={"p": {"fixed": image_sha256(people / "i0.nii.gz"), "moving": "0" * 64}}
+    )
+    found = Model(
+        WeightTable(matrix, ("sad", "mi", "fine"), (0, 1, 2, 3, 4), 0.1), training_list.settings, "mr",
+        {0: "background", **names}, record, predictor=predictor,
+    )  # fmt: skip
+    found.save(people / "model.json")
+    return people / "model.json"
+
+
+def test_the_network_is_compared_on_people_that_it_has_not_seen(people, model, tmp_path, capsys):
+    atlas, own = tmp_path / "atlas", Model.load(model).predictor
+    rw.build_atlas(rows_of(people, 3), atlas)
+    words = ["--model", str(model), "--top", "2", "--workers", "1", "--json", "--quiet"]
+    image, out = str(people / "i3.nii.gz"), tmp_path / "one.nii.gz"
+    assert main(["segment", image, "--atlas", str(atlas), "-o", str(out), *words]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {row["better"] for row in rows.values()} == {"atlas", "unknown"}
+    assert rows["core"]["measured_on"] == "nothing: run atlas evaluate with this model"
+    assert rows["body"]["measured_on"] == "not in the model"
+
+    assert main(["atlas", "evaluate", str(atlas), "-o", str(tmp_path / "s"), *words]) == 0
+    scores = {row["name"]: row["compared"] for row in json.loads(capsys.readouterr().out)["structures"]}
+    assert scores["body"] is None
+    number = {"core": (6, 1), "left": (1, 2), "right": (2, 3), "bone": (5, 4)}
+    for name, (theirs, ours) in number.items():
+        by_atlas, by_network = [], []
+        for seed in (1, 2):  # p0 is in the record of the model
+            truth = read_labels(people / f"l{seed}.nii.gz").data == theirs
+            fused = read_labels(tmp_path / f"s/p{seed}/labels.nii.gz").data == theirs
+            alone = own.labels(read_image(people / f"i{seed}.nii.gz")).data == ours
+            by_atlas.append(2 * (truth & fused).sum() / (truth.sum() + fused.sum()))
+            by_network.append(2 * (truth & alone).sum() / (truth.sum() + alone.sum()))
+        assert scores[name] == pytest.approx({"atlas": np.mean(by_atlas), "network": np.mean(by_network), "people": 2})
+
+    assert main(["segment", image, "--atlas", str(atlas), "-o", str(tmp_path / "two.nii.gz"), *words]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    fused, alone = (read_labels(tmp_path / f"two{word}.nii.gz") for word in ("", ".network"))
+    predicted = own.labels(read_image(people / "i3.nii.gz")).data
+    page = (tmp_path / "two.html").read_text()
+    for name, (theirs, ours) in number.items():
+        row, score = rows[name], scores[name]
+        np.testing.assert_array_equal(alone.data == theirs, predicted == ours)
+        assert row["network_ml"] == pytest.approx((predicted == ours).sum() * 0.729)
+        both = ((fused.data == theirs) & (alone.data == theirs)).sum()
+        of = (fused.data == theirs).sum() + (alone.data == theirs).sum()
+        assert row["dice_between"] == pytest.approx(2 * both / of)
+        gap = score["atlas"] - score["network"]
+        assert row["better"] == ("level" if abs(gap) < 0.005 else "atlas" if gap > 0 else "network")
+        assert row["measured_on"] == "2 people new to the model"
+        assert f"<td>{row['better']}</td>" in page
+    assert {row["better"] for row in rows.values()} >= {"atlas"}
+
+
+def test_without_hashes_of_its_images_a_model_is_judged_by_its_own_record_or_not_at_all(people, model, tmp_path):
+    atlas = tmp_path / "atlas"
+    rw.build_atlas(rows_of(people, 3), atlas)
+    content = json.loads(model.read_text())
+    content["evidence"]["pairs"] = {}
+    blind = tmp_path / "blind.json"
+    blind.write_text(json.dumps(content))
+    found = rw.evaluate_atlas(atlas, tmp_path / "s", model=blind, top=1, workers=1)
+    assert not any(row["compared"] for row in found["structures"])
+    own = {row["name"]: row["dice"] for row in found["structures"]}
+    words = {"top": 1, "workers": 1}
+    rows = rw.segment(people / "i3.nii.gz", atlas, tmp_path / "a", model=blind, **words)
+    assert [row["better"] for row in rows if row["name"] == "core"] == ["unknown"]
+    content["class_predictor"]["record"] = {"dice": {"1": own["core"] + 0.1}, "mean_dice": 0.5, "n_images": 9}
+    blind.write_text(json.dumps(content))
+    rows = rw.segment(people / "i3.nii.gz", atlas, tmp_path / "b", model=blind, **words)
+    assert [(row["better"], row["measured_on"]) for row in rows if row["name"] in ("core", "bone")] == [
+        ("unknown", "nothing: no atlas is surely new to the model, and it has no Dice of left-out images"),
+        ("network", "9 images left out of training"),
+    ]
 
 
 def rows_of(folder, count=2):

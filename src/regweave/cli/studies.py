@@ -1,14 +1,12 @@
 """Commands of studies: atlases, templates and series, and tables of volumes and means."""
 
-import csv
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -22,11 +20,11 @@ from regweave.errors import EXIT_SOME_FAILED, RegweaveError, UsageError
 from regweave.io import atomic_path, prepare_output, read_labels, require_absent, write_image, write_labels
 from regweave.io.dicom.rtstruct import write_rtstruct
 from regweave.io.dicom.series import read_series
-from regweave.io.disk.files import stem_of, suffix_of, table_cell
+from regweave.io.disk.files import stem_of, suffix_of, write_tsv
 from regweave.io.images import FORMAT_OF
 from regweave.io.transforms.files import DICOM_SUFFIXES, write_linear
 from regweave.io.write import write_time_series
-from regweave.jobs.atlas import EvaluateJob, SegmentJob, build_atlas, evaluate_atlas
+from regweave.jobs.atlas import NETWORK, EvaluateJob, SegmentJob, build_atlas, evaluate_atlas
 from regweave.jobs.atlas import segment as run_segment
 from regweave.jobs.regions import measure as run_measure
 from regweave.jobs.template import TemplateJob, build_template
@@ -37,22 +35,15 @@ from regweave.study.bids import bids as run_bids
 from regweave.types import StructureSet
 
 LABELS = ("--participant-label", "--session-label")
+BESIDE = {
+    "agreement.nii.gz": "agreement.nii.gz", "posterior.nii.gz": "posterior.nii.gz", NETWORK: NETWORK,
+    "labels.tsv": "tsv", "index.html": "html",
+}  # fmt: skip
+"""Files of an image's folder, and how their names end beside a label map."""
 
 app = command_line()
 atlas = command_line(help="Build a folder of atlases from images with labels, or evaluate it by leave-one-out.")
 app.add_typer(atlas, name="atlas")
-
-
-def write_tsv(stream: IO[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with tabs between the cells; numbers have six digits, and texts are no formulas."""
-
-    def text(cell: Any) -> str:
-        return f"{cell:.6g}" if isinstance(cell, float) else table_cell(cell) if isinstance(cell, str) else str(cell)
-
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.writer(stream, delimiter="\t", lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([text(row.get(name, "n/a")) for name in columns] for row in rows)
 
 
 @app.add("regweave measure labels.nii.gz --image t1.nii.gz", "regweave measure list.csv -o volumes.tsv")
@@ -98,9 +89,10 @@ def segment(
     """Segment images by fused labels of the atlases that are most like them.
 
     OUTPUT is a folder, with a folder for each image. For one image it may be
-    a label map, with agreement, posterior and table beside it; for a DICOM
-    series an RT structure set (.dcm). Estimated Dice is by reverse
-    classification. Exit status 1 if some images ended with errors.
+    a label map, with agreement, posterior, table and page beside it, and the
+    segmentation of the model's own network; for a DICOM series an RT
+    structure set (.dcm). Estimated Dice is by reverse classification.
+    Exit status 1 if some images ended with errors.
     """
     output, single = Path(job.output), Path(str(job.images)).suffix.lower() != ".csv"
     kind = suffix_of(output)
@@ -132,7 +124,9 @@ def _one_file(job: SegmentJob, output: Path, *, overwrite: bool) -> list[dict[st
         raise UsageError("E152", message, f"use {', '.join(FORMAT_OF)} or .dcm, or name a folder")
     require_absent(output, overwrite=overwrite)
     beside = {} if as_set else {
-        name: output.with_name(f"{stem_of(output)}.{name}") for name in ("agreement.nii.gz", "posterior.nii.gz", "tsv")
+        name: output.with_name(f"{stem_of(output)}.{place}")
+        for name, place in BESIDE.items()
+        if name != NETWORK or job.model is not None
     }  # fmt: skip
     for path in beside.values():
         require_absent(path, overwrite=overwrite)
@@ -150,8 +144,9 @@ def _one_file(job: SegmentJob, output: Path, *, overwrite: bool) -> list[dict[st
             drawn = StructureSet(contour_labels(labels, series), "atlas", series.frame_uid, series.identity)
             write_rtstruct(output, drawn, series, source=drawn)
         for name, path in beside.items():
-            with atomic_path(path) as part:
-                shutil.copyfile(done / ("labels.tsv" if name == "tsv" else name), part)
+            if (done / name).exists():  # a model need not have a network
+                with atomic_path(path) as part:
+                    shutil.copyfile(done / name, part)
     return rows
 
 
@@ -284,8 +279,14 @@ def evaluate(job: EvaluateJob, *, as_json: opt.Json = False, quiet: opt.Quiet = 
     if as_json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
         return
-    rows = [(row["name"], [f"{row['dice']:.3f}", str(row["people"])]) for row in found["structures"]]
-    print(text_table("structure", ["Dice", "people"], rows, longest=30))
+    columns, shown = ["Dice", "people"], any(row["compared"] for row in found["structures"])
+    columns += ["of new people", "Dice", "network"] if shown else []
+    rows = []
+    for row in found["structures"]:
+        one = row["compared"]
+        more = ["0", "–", "–"] if one is None else [str(one["people"]), f"{one['atlas']:.3f}", f"{one['network']:.3f}"]
+        rows.append((row["name"], [f"{row['dice']:.3f}", str(row["people"]), *(more if shown else [])]))
+    print(text_table("structure", columns, rows, longest=30))
     print(f"mean        {found['dice']:.3f} ({job.fusion} of {job.top}), vote {found['vote']:.3f}")
     print(f"one atlas   {found['most_alike']:.3f} (most alike), {found['best_single']:.3f} (best, chosen by the truth)")
     print(f"estimate    rho {found['estimate']['rho']:.2f} with the measured Dice")

@@ -18,19 +18,22 @@ from scipy import ndimage, stats
 
 from regweave import io, notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.files import is_file, table_cell
+from regweave.io.disk.files import is_file, write_tsv
 from regweave.io.disk.outputs import working_folder
-from regweave.io.disk.records import Number, RecordPart, SafeName, Text, read_record, record_text, write_record
+from regweave.io.disk.records import INDEX, RecordPart, SafeName, Text, read_record, record_text, write_record
 from regweave.io.labels import in_numbering, join_names
 from regweave.io.transforms.files import write_linear
 from regweave.jobs.batch import FILES as WRITTEN
 from regweave.jobs.batch import STORE, StudyOptions, batch, file_hashes, is_whole
+from regweave.jobs.network import Measured, compared_rows, new_people, own_segmentation
 from regweave.jobs.regions import region_table
 from regweave.jobs.store import run_tasks, worker_count
 from regweave.jobs.table import Table, TableColumns, read_table
 from regweave.jobs.workers import Outcome
 from regweave.measures.overlap import dice
 from regweave.measures.statistics import patients_of
+from regweave.model import find_model
+from regweave.model.model import Model
 from regweave.options import called, described, option
 from regweave.registration.initial import initial_affine
 from regweave.run.fusion import Fusion, fuse
@@ -41,6 +44,7 @@ from regweave.types import Field as Displacement
 from regweave.types import Float32Array, LabelMap, Transform
 
 RECORD, EVALUATION, IMAGE, LABELS = "atlas.json", "evaluation.json", "image.nii.gz", "labels.nii.gz"
+NETWORK = "network.nii.gz"
 REGISTRATIONS, STARTS = "registrations", "starts"
 RESERVED = (STORE, REGISTRATIONS, STARTS, RECORD, EVALUATION)
 MANIFEST = TableColumns(
@@ -57,6 +61,7 @@ class AtlasRow(RecordPart):
 
     id: SafeName
     group: Text
+    sha256: Text = ""  # of the image that was given, which may be one of a model's training
 
 
 class Atlas(RecordPart):
@@ -87,14 +92,6 @@ class Atlas(RecordPart):
     def labels(self, name: str) -> LabelMap:
         """Read labels, with their names."""
         return replace(io.read_labels(self.folder / name / LABELS, names_path=self.names or None), names=self.names)
-
-
-class Calibration(RecordPart):
-    """Line from the estimate of a Dice to the Dice that was measured, by leave-one-out."""
-
-    slope: Number
-    intercept: Number
-    rho: Number
 
 
 def build_atlas(
@@ -144,7 +141,10 @@ def build_atlas(
             first = "; ".join(f"{name} has {sorted(found)[:6]}" for name, found in list(values.items())[:3])
             message = f"the label maps have no structure in common: {first}"
             raise RegweaveError("E136", message, "give maps that share some")
-        rows = tuple(AtlasRow(id=row["id"], group=row.get("group", row["id"])) for row in listed.rows)
+        rows = tuple(
+            AtlasRow(id=row["id"], group=row.get("group", row["id"]), sha256=io.image_sha256(row["image"]))
+            for row in listed.rows
+        )
         kept = {v: names.get(v, str(v)) for v in sorted(set().union(*values.values()))}
         found = Atlas.model_validate({"modality": next(iter(kinds.values())), "names": kept, "rows": rows})
         write_record(folder / RECORD, found.content())
@@ -167,7 +167,8 @@ class AtlasOptions(StudyOptions):
     top: int = option(8, "Atlases that are registered to an image: those most like it.", panel="Method", metavar="N")
     fusion: Fusion = option("joint", "Way to join the labels: joint, vote or staple.", panel="Method", metavar="WORD")
     model: str | Path | None = option(
-        None, "Weights by structure for the registrations: a file or a shipped name.", panel="Method",
+        None, "Model for the registrations; its own segmentation is written too. A file or a shipped name.",
+        panel="Method",
         typed=Path | None, metavar="MODEL", complete="model",
     )  # fmt: skip
     resume: bool = option(False, "Continue what was interrupted.", flags=("--resume",))
@@ -205,13 +206,16 @@ def segment(job: SegmentJob) -> list[dict[str, Any]]:
     """Segment images by fused labels of atlases.
 
     Each image gets a folder with ``labels.nii.gz``, ``labels.tsv``, ``agreement.nii.gz``, the share of the atlases that
-    have the chosen label, and ``posterior.nii.gz``, its share of the weighted votes.
+    have the chosen label, ``posterior.nii.gz``, its share of the weighted votes, and the page ``index.html``. With a
+    model that segments, ``network.nii.gz`` is its own segmentation, and the page compares both.
 
     Returns
     -------
     list of dict
         A row for each structure of each image: ``id``, ``label``, ``name``, ``voxels``, ``volume_ml`` and
-        ``estimated_dice``, by reverse classification; an image that failed has one row with its ``error``.
+        ``estimated_dice``, by reverse classification; an image that failed has one row with its ``error``. With a model
+        that segments also ``network_ml``, ``dice_between`` both, and ``better`` with the mean ``atlas_dice`` and
+        ``network_dice`` of the people that ``measured_on`` counts.
 
     Raises E101, E102 and E178 for the folder of atlases, E132 for the list, E150 where the output is taken.
     """
@@ -245,7 +249,9 @@ def _segmented(targets: Mapping[str, Target], atlas: Atlas, job: SegmentJob | Ev
     worker_count(job.workers, None)
     folder = Path(job.output).absolute()
     path = atlas.folder / EVALUATION
-    line = read_record(Calibration, path).content() if is_file(path) else None  # of an evaluation of these atlases
+    known = read_record(Measured, path).content() if is_file(path) else None
+    model = None if job.model is None else find_model(job.model)
+    segments = None if model is None else {"path": str(model), "sha256": io.sha256(model)}
     with working_folder(folder, STORE, "segmentations", resume=job.resume):
         ranked = run_tasks(
             [(name, _task(one, atlas, one.atlases)) for name, one in targets.items()], rank_atlases,
@@ -274,10 +280,10 @@ def _segmented(targets: Mapping[str, Target], atlas: Atlas, job: SegmentJob | Ev
             if not (used := [one for one in best if f"{name}--{one}" not in failed]):
                 found[name] = Outcome(name, None, failed[f"{name}--{best[0]}"])
                 continue
-            words: dict[str, Any] = {"folder": str(folder), "name": name, "fusion": job.fusion, "calibration": line}
+            words: dict[str, Any] = {"folder": str(folder), "name": name, "fusion": job.fusion, "measured": known}
             # Another registration is another fusion.
             warped = [folder / REGISTRATIONS / f"{name}--{one}" / FILES["warped"] for one in used]
-            words |= {"registered": list(map(io.sha256, warped)), "names": {**atlas.names}}
+            words |= {"registered": list(map(io.sha256, warped)), "names": {**atlas.names}, "model": segments}
             tasks.append((name, {**_task(targets[name], atlas, used), **words}))
         fused = run_tasks(
             tasks, fuse_labels, workers=job.workers, store=folder / STORE, whole=partial(is_whole, folder)
@@ -338,6 +344,8 @@ def mutual_information(a: Float32Array, b: Float32Array) -> float:
 
 def fuse_labels(task: Mapping[str, Any]) -> dict[str, Any]:
     """Fuse the warped labels of an image, write its folder, and return its structures; with the truth their Dice."""
+    from regweave.report.segmentation import write_page  # noqa: PLC0415 (pages import what jobs write)
+
     atlas, used = Atlas.load(task["atlas"]), task["used"]
     folder, name = Path(task["folder"]), task["name"]
     places = [folder / REGISTRATIONS / f"{name}--{one}" for one in used]
@@ -348,26 +356,31 @@ def fuse_labels(task: Mapping[str, Any]) -> dict[str, Any]:
         fused = fuse(target, images, warped, task["fusion"])
         labels = replace(fused.labels, names=atlas.names, geometry=target.geometry)
         estimates = _estimates(atlas, used, places, labels)
-    line, rows = task["calibration"], region_table(labels)
+        network = None if task["model"] is None else own_segmentation(task["model"], target, atlas.names)
+    known = None if task["measured"] is None else Measured.model_validate(task["measured"])
+    rows = region_table(labels) if network is None else compared_rows(labels, network, known)
     for row in rows:
         found = row["estimated_dice"] = estimates.get(row["label"])
-        if found is not None and line is not None:
-            row["estimated_dice"] = float(np.clip(line["slope"] * found + line["intercept"], 0.0, 1.0))
+        if found is not None and known is not None:
+            row["estimated_dice"] = float(np.clip(known.slope * found + known.intercept, 0.0, 1.0))
     with io.prepare_output(folder / name, overwrite=True) as part:
         io.write_labels(part / LABELS, labels)
         for word, volume in (("agreement", fused.agreement), ("posterior", fused.posterior)):
             io.write_image(part / f"{word}.nii.gz", volume)
-        lines = ["index\tname\tvoxels\tvolume_ml\testimated_dice"]
-        for row in rows:
-            estimate = "n/a" if row["estimated_dice"] is None else f"{row['estimated_dice']:.4f}"
-            cells = (row["label"], table_cell(row["name"]), row["voxels"], f"{row['volume_ml']:.6g}", estimate)
-            lines.append("\t".join(map(str, cells)))
-        (part / "labels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        if network is not None:
+            io.write_labels(part / NETWORK, network.labels)
+        with (part / "labels.tsv").open("w", encoding="utf-8", newline="") as stream:
+            columns = ["index", *list(rows[0])[1:]] if rows else ["index", "name"]
+            write_tsv(stream, [{"index": row["label"], **row} for row in rows], columns)
+        write_page(part / INDEX, name, target, labels, None if network is None else network.labels, rows)
     content: dict[str, Any] = {"structures": rows, "used": used, WRITTEN: file_hashes(folder / name)}
     if task["truth"] is not None:
         truth = replace(io.read_labels(task["truth"], names_path=atlas.names), names=atlas.names)
         content["dice"] = {str(v): score for v, score in dice(labels, truth, truth.values()).items()}
         content["estimates"] = {str(v): score for v, score in estimates.items()}
+        if network is not None:
+            both = [v for v in truth.values() if v in network.left_out]
+            content["network"] = {str(v): score for v, score in dice(network.labels, truth, both).items()}
         content["alone"] = [float(np.mean(list(dice(one, truth, truth.values()).values()))) for one in warped]
         votes = []
         for out in (None, *range(len(used))):  # all atlases, then all but one
@@ -404,7 +417,8 @@ def evaluate_atlas(job: EvaluateJob) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``structures`` with their mean Dice; ``dice``, ``vote``, ``best_single`` and ``most_alike`` over all people;
+        ``structures`` with their mean Dice, beside that of the model's network on the people that are new to it;
+        ``dice``, ``vote``, ``best_single`` and ``most_alike`` over all people;
         ``lowering``, the atlases that lower the vote of the others; ``estimate`` with ``rho``; ``failed``.
 
     Raises E134 where no atlas is left for one, E135 where none could be segmented; and as `segment`.
@@ -435,12 +449,24 @@ def evaluate_atlas(job: EvaluateJob) -> dict[str, Any]:
                 pairs.append((one["estimates"][value], score))
         for name, without in zip(one["used"], one["vote_without"], strict=True):
             effect[name].append(one["vote"] - without)
+    compared: dict[str, dict[str, Any]] = {}
+    if job.model is not None:
+        listed = [(row.id, row.sha256, row.group) for row in atlas.rows]
+        new = [done[n] for n in new_people(Model.load(job.model), listed) if n in done]
+        for v in by_structure:
+            both = [
+                (one["dice"][v], one["network"][v]) for one in new if v in one.get("network", {}) and v in one["dice"]
+            ]
+            if both:
+                mine, theirs = np.mean(both, axis=0).tolist()
+                compared[v] = {"atlas": mine, "network": theirs, "people": len(both)}
+    structures = [
+        {"label": int(v), "name": atlas.names.get(int(v), v), "people": len(scores), "dice": float(np.mean(scores))}
+        for v, scores in sorted(by_structure.items(), key=lambda pair: int(pair[0]))
+    ]
     content: dict[str, Any] = {
         "fusion": job.fusion, "top": job.top,
-        "structures": [
-            {"label": int(v), "name": atlas.names.get(int(v), v), "people": len(scores), "dice": float(np.mean(scores))}
-            for v, scores in sorted(by_structure.items(), key=lambda pair: int(pair[0]))
-        ],
+        "structures": [{**row, "compared": compared.get(str(row["label"]))} for row in structures],
         "dice": float(np.mean([np.mean(list(one["dice"].values())) for one in done.values()])),
         "vote": float(np.mean([one["vote"] for one in done.values()])),
         "best_single": float(np.mean([max(one["alone"]) for one in done.values()])),
@@ -454,6 +480,8 @@ def evaluate_atlas(job: EvaluateJob) -> dict[str, Any]:
     line = {"slope": slope, "intercept": float(y.mean() - slope * x.mean()), "rho": rho}
     content["estimate"] = {**line, "pairs": len(pairs)}
     write_record(Path(job.output) / EVALUATION, content)
+    kept = {"dice": {str(row["label"]): row["dice"] for row in structures}, "compared": compared}
+    sha256 = "" if job.model is None else io.sha256(find_model(job.model))
     with io.owned_path(atlas.folder / EVALUATION) as part:
-        part.write_text(record_text(line), encoding="utf-8")
+        part.write_text(record_text({**line, **kept, "model": sha256}), encoding="utf-8")
     return content

@@ -61,19 +61,28 @@ def thumbnail(fixed: Volume, after: Volume, labels: Sequence[LabelMap | None] = 
 
     It shows the borders of ``labels`` on the fixed grid, first the fixed ones in blue, then the warped ones in yellow.
     """
+    return encode_png(outlined(fixed, after, labels)[0])
+
+
+def outlined(
+    fixed: Volume, after: Volume, labels: Sequence[LabelMap | None], height: int = THUMBNAIL_HEIGHT
+) -> list[NDArray[np.uint8]]:
+    """Cut the planes of two images through the centre of the last of some label maps, and draw the borders of each."""
     given = [None if one is None else one.data for one in labels]
     shown = next((data for data in reversed(given) if data is not None and data.any()), None)
-    picture = fusion(fixed, (after,), THUMBNAIL_HEIGHT, through=shown)[0][0]
+    planes = fusion(fixed, (after,), height, through=shown)[0]
     display = Display.of(fixed.geometry, BUDGETS["small"])
     for data, colour in zip(given, BORDERS, strict=False):
         if data is None or shown is None:
             continue
-        cut = _plane(display.labels(data), _centre(display, shown), PLANES["Axial"], display.geometry.spacing_mm)
-        border = np.zeros(cut.shape, dtype=bool)
-        border[:-1] |= cut[1:] != cut[:-1]
-        border[:, :-1] |= cut[:, 1:] != cut[:, :-1]
-        picture[border] = colour
-    return encode_png(picture)
+        centre = _centre(display, shown)
+        for picture, axes in zip(planes, PLANES.values(), strict=True):
+            cut = _plane(display.labels(data), centre, axes, display.geometry.spacing_mm, height)
+            border = np.zeros(cut.shape, dtype=bool)
+            border[:-1] |= cut[1:] != cut[:-1]
+            border[:, :-1] |= cut[:, 1:] != cut[:, :-1]
+            picture[border] = colour
+    return planes
 
 
 def _centre(display: Display, labels: LabelArray) -> list[int]:

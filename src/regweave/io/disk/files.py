@@ -15,10 +15,10 @@ import re
 import stat
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from regweave.errors import RegweaveError, ResourceError
 from regweave.notices import terminal_safe
@@ -218,6 +218,19 @@ def table_cell(text: str) -> str:
     r"""Return a text as one cell of a table: on one line, and no formula of a spreadsheet."""
     line = terminal_safe(CELL_ENDS.sub(" ", text)).strip()
     return f"'{line}" if line.startswith(FORMULA_STARTS) else line
+
+
+def write_tsv(stream: IO[str], rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
+    """Write rows with tabs between the cells; numbers have six digits, and texts are no formulas."""
+
+    def text(cell: Any) -> str:
+        cell = "n/a" if cell is None else cell
+        return f"{cell:.6g}" if isinstance(cell, float) else table_cell(cell) if isinstance(cell, str) else str(cell)
+
+    columns = columns or list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.writer(stream, delimiter="\t", lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([text(row.get(name)) for name in columns] for row in rows)
 
 
 def shown(token: object) -> str:

@@ -1,11 +1,12 @@
-"""Is a preset as good as in an earlier cross-validation, on the same pairs?
+"""Is a preset as good as in an earlier cross-validation or comparison with peers, on the same pairs?
 
-The Dice of the preset without a model is compared, pair by pair, with the one that `results/crossval-NAME.json` has.
-Finished rows are kept.
+The Dice of the preset without a model is compared, pair by pair, with the one that `results/crossval-NAME.json` has, or
+`results/peers-NAME.json` for a name that begins so. Finished rows are kept.
 """
 
 import itertools
 import json
+from functools import partial
 from typing import Any
 
 import _pairs as sets
@@ -15,19 +16,24 @@ NAMES = ("openkbp_head_neck-wide", "btcv_abdomen", "ibsr18_64_affine", "mscmr_ca
 WORST = -0.002
 
 
-def measured(name: str, fixed: str, moving: str, preset: str) -> dict[str, Any]:
+def measured(name: str, fixed: str, moving: str, init: str, preset: str) -> dict[str, Any]:
     """Register a pair: mean Dice over the structures of the set that either image shows, folds and seconds."""
     one, other = sets.read_case(name, fixed), sets.read_case(name, moving)
-    row = sets.registered(
-        one, other, one.labels, list(sets.SETS[name].labels), init=sets.SETS[name].init, **sets.with_settings(preset)
-    )[1]
+    words = sets.with_settings(preset)
+    row = sets.registered(one, other, one.labels, list(sets.SETS[name].labels), init=init, **words)[1]
     return row | {"dice": sets.mean_dice(row)}
 
 
-def taken(rows: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
-    """Rows of an earlier result, some of each fold in turn."""
-    folds = [[row for row in rows if row["fold"] == f] for f in sorted({row["fold"] for row in rows})]
-    return [row for turn in itertools.zip_longest(*folds) for row in turn if row is not None][:n]
+def earlier(name: str, n: int) -> tuple[str, str, list[tuple[str, str, float]]]:
+    """Set and start of an earlier result, and cases with Dice of its pairs, some of each fold in turn."""
+    if name.startswith("peers-"):
+        found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        rows = found["methods"]["regweave:default"]["pairs"]
+        return found["data"], found["init"], [(r["fixed"], r["moving"], sets.mean_dice(r)) for r in rows[:n]]
+    found = json.loads((RESULTS / f"crossval-{name}.json").read_text(encoding="utf-8"))
+    folds = [[row for row in found["rows"] if row["fold"] == f] for f in range(found["n_folds"])]
+    rows = [row for turn in itertools.zip_longest(*folds) for row in turn if row is not None][:n]
+    return found["data"], found["init"], [(*row["pair"].split("-to-")[::-1], row["dice"]["default"]) for row in rows]
 
 
 def main() -> None:
@@ -38,14 +44,12 @@ def main() -> None:
     rows, content, claims = Rows(RESULTS / "guard.rows.jsonl"), {}, []
     made_with = sets.settings_hash(sets.settings_of(given.preset)), fingerprint()
     for result in given.names:
-        earlier, found = json.loads((RESULTS / f"crossval-{result}.json").read_text(encoding="utf-8")), []
-        for row in taken(earlier["rows"], given.pairs):
-            moving, fixed = row["pair"].split("-to-")
-            key = (result, row["pair"], *made_with)
-            now = rows.get(key, lambda of=(earlier["data"], fixed, moving): measured(*of, given.preset))
-            found.append(
-                {"pair": row["pair"], "subject": sets.subject_of(fixed), "then": row["dice"]["default"], **now}
-            )
+        name, init, pairs = earlier(result, given.pairs)
+        found = []
+        for fixed, moving, then in pairs:
+            pair = f"{moving}-to-{fixed}"
+            now = rows.get((result, pair, *made_with), partial(measured, name, fixed, moving, init, given.preset))
+            found.append({"pair": pair, "subject": sets.subject_of(fixed), "then": then, **now})
         change = sets.mean_interval([r["dice"] - r["then"] for r in found], [r["subject"] for r in found], given.seed)
         then, now = (sets.mean_of(r[key] for r in found) for key in ("then", "dice"))
         content[result] = {"rows": found, "then": then, "now": now, "change": change}

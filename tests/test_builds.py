@@ -143,21 +143,15 @@ def test_every_kernel_is_compared():
 
 @both
 def test_builds_agree_but_for_rounding():
+    differ = 0
     for name in CALLS:
         for plain, fast in zip(_results("baseline", name), _results("avx2", name), strict=True):
             if name in EXACT:
                 np.testing.assert_array_equal(plain, fast)
             else:  # single precision, sums of up to 500 terms; fused multiply-add keeps a product's last digits
                 np.testing.assert_allclose(plain, fast, rtol=2e-5, atol=2e-5 * np.abs(fast).max(), equal_nan=False)
-
-
-@both
-def test_builds_are_two():
-    assert any(
-        not np.array_equal(a, b)
-        for name in ("ncc_volume", "compose")
-        for a, b in zip(_results("baseline", name), _results("avx2", name), strict=True)
-    )
+                differ += not np.array_equal(plain, fast)
+    assert differ  # or the builds are one
 
 
 def _about(**environment: str) -> subprocess.CompletedProcess[str]:
@@ -166,10 +160,10 @@ def _about(**environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_fastest_build_is_taken_and_a_named_one_before_it():
-    assert json.loads(_about(REGWEAVE_SIMD="").stdout)["kernels"] == builds.usable()[-1]
-    for build in builds.usable():
-        assert json.loads(_about(REGWEAVE_SIMD=build).stdout)["kernels"] == build
+def test_the_fastest_build_is_taken_and_a_named_one_before_it(monkeypatch):
+    monkeypatch.delenv("REGWEAVE_SIMD", raising=False)
+    assert builds.choose() == builds.usable()[-1]
+    assert json.loads(_about(REGWEAVE_SIMD="baseline").stdout)["kernels"] == "baseline"
 
 
 def test_a_build_that_is_not_there_is_refused(monkeypatch):

@@ -14,7 +14,7 @@ from regweave.errors import RegweaveWarning
 from regweave.types import LabelMap
 
 
-def test_each_thread_has_its_own_record():
+def test_records_of_threads_and_pools():
     together = threading.Barrier(4, timeout=30)
 
     def call(i: int) -> list[str]:
@@ -28,18 +28,18 @@ def test_each_thread_has_its_own_record():
     with ThreadPoolExecutor(4) as pool:
         records = list(pool.map(call, range(4)))
     assert records == [[f"W203: {i}"] * 50 for i in range(4)]
+    with notices.muted(), notices.collected() as texts, ThreadPoolExecutor(2) as pool:
+        list(pool.map(notices.in_this_context(notices.warn), [f"W211: {i}" for i in range(6)]))
+    assert sorted(texts) == [f"W211: {i}" for i in range(6)]
 
 
-def test_an_outer_record_receives_what_an_inner_one_does():
+def test_records_are_whole_whatever_is_shown():
     with notices.muted(), notices.collected() as outer:
         notices.warn("W201: a")
         with notices.collected() as inner:
             notices.warn("W201: b")
         notices.warn("W201: c")
     assert (outer, inner) == (["W201: a", "W201: b", "W201: c"], ["W201: b"])
-
-
-def test_a_warning_that_python_shows_once_is_in_every_record():
     records = []
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
@@ -49,9 +49,6 @@ def test_a_warning_that_python_shows_once_is_in_every_record():
             records.append(texts)
     assert len(shown) == 1
     assert records == [["W201: again"]] * 3
-
-
-def test_filters_of_the_user_hold_and_the_record_stays_whole():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with notices.collected() as texts:
@@ -61,6 +58,11 @@ def test_filters_of_the_user_hold_and_the_record_stays_whole():
         with pytest.raises(RegweaveWarning, match="W201: loud"), notices.collected() as texts:
             notices.warn("W201: loud")
     assert texts == ["W201: loud"]
+    heard: list[str] = []
+    with notices.shown_by(heard.append), notices.muted("W20"):
+        notices.warn("W207: of a file")
+        notices.warn("W211: of learning")
+    assert heard == ["W211: of learning"]
 
 
 def test_a_warning_names_the_line_of_the_user():
@@ -74,20 +76,6 @@ def test_a_warning_names_the_line_of_the_user():
         )
     assert {Path(w.filename) for w in shown} == {Path(__file__)}
     assert [str(w.message) for w in shown] == list(result.warnings)
-
-
-def test_only_texts_of_the_prefix_are_muted():
-    heard: list[str] = []
-    with notices.shown_by(heard.append), notices.muted("W20"):
-        notices.warn("W207: of a file")
-        notices.warn("W211: of learning")
-    assert heard == ["W211: of learning"]
-
-
-def test_threads_of_a_pool_write_into_the_record_of_the_call_that_started_them():
-    with notices.muted(), notices.collected() as texts, ThreadPoolExecutor(2) as pool:
-        list(pool.map(notices.in_this_context(notices.warn), [f"W211: {i}" for i in range(6)]))
-    assert sorted(texts) == [f"W211: {i}" for i in range(6)]
 
 
 def test_no_module_replaces_a_hook_of_python_or_warns_past_the_records():

@@ -45,16 +45,7 @@ def test_every_shipped_model_names_its_data():
     assert "MODELS.md" in PROJECT["project"]["license-files"]
 
 
-def test_learning_without_its_extra_says_what_to_install(monkeypatch):
-    TrainOptions().check()
-    monkeypatch.setitem(sys.modules, "daqp", None)
-    with pytest.raises(
-        UsageError, match=r'E158: learning needs the package daqp,.*"regweave\[train\]".*pip install -e "\.\[train\]"'
-    ):
-        TrainOptions().check()
-
-
-def test_extras_are_those_of_the_project():
+def test_extras_are_those_of_the_project_and_are_named_where_they_are_missing(monkeypatch, tmp_path):
     named = re.findall(r'extras\.load\([^)]*?"(\w+)", "(\w+)"', "".join(_sources()))
     named += re.findall(r'^DASK = \("(\w+)", "(\w+)"', "".join(_sources()), re.MULTILINE)
     offered = PROJECT["project"]["optional-dependencies"]
@@ -63,17 +54,20 @@ def test_extras_are_those_of_the_project():
     for package, extra in named:
         assert any(text.startswith(package) for text in offered[extra])
         assert package not in base
-
-
-def _sources() -> list[str]:
-    return [path.read_text(encoding="utf-8") for path in Path(regweave.__file__).parent.rglob("*.py")]
-
-
-def test_a_broken_package_is_not_called_missing(tmp_path, monkeypatch):
+    TrainOptions().check()
+    monkeypatch.setitem(sys.modules, "daqp", None)
+    with pytest.raises(
+        UsageError, match=r'E158: learning needs the package daqp,.*"regweave\[train\]".*pip install -e "\.\[train\]"'
+    ):
+        TrainOptions().check()
     (tmp_path / "broken_package.py").write_text("import nothing_of_this_name", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="nothing_of_this_name"):
         extras.load("broken_package", "train", "a test")
+
+
+def _sources() -> list[str]:
+    return [path.read_text(encoding="utf-8") for path in Path(regweave.__file__).parent.rglob("*.py")]
 
 
 WITHOUT_POSIX = """
@@ -89,6 +83,8 @@ others = ("__main__", "_unet_training")  # the last needs PyTorch
 names = [m.name for m in pkgutil.walk_packages(regweave.__path__, "regweave.") if not m.name.endswith(others)]
 for name in names:
     importlib.import_module(name)
+import types
+assert [n for n in regweave.__all__ if isinstance(getattr(regweave, n), types.ModuleType)] == ["examples"]
 from regweave.cli import main
 status = main(["about", "--json"])
 assert len(names) > 100
@@ -96,12 +92,7 @@ sys.exit(status)
 """
 
 
-def test_every_module_and_the_program_load_without_posix():
+def test_every_module_and_the_program_load_without_posix_and_modules_take_no_public_name():
     done = subprocess.run([sys.executable, "-c", WITHOUT_POSIX], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["version"] == regweave.__version__
-
-
-def test_the_package_can_be_run():
-    done = subprocess.run([sys.executable, "-m", "regweave", "--version"], check=True, capture_output=True, text=True)
-    assert done.stdout.split()[-1] == regweave.__version__

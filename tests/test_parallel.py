@@ -32,14 +32,18 @@ def fields():
     return u, v, expected
 
 
-def test_many_callers_at_once(fields, two_threads):
+def test_many_callers_at_once_and_more_threads_than_before(fields, two_threads):
     u, v, expected = fields
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(in_this_call(lambda _: _core.compose(u, v)), range(300)))
     assert all(np.array_equal(f, expected) for f in found)
+    u, v, expected = fields
+    for n in (2, 5, 1, 3):
+        _core.set_threads(n)
+        assert np.array_equal(_core.compose(u, v), expected)
 
 
-def test_each_thread_has_its_own_number():
+def test_each_thread_has_its_own_number_and_those_of_a_pool_that_of_their_caller():
     together, seen = threading.Barrier(4, timeout=30), {}
 
     def call(n: int) -> None:
@@ -54,9 +58,6 @@ def test_each_thread_has_its_own_number():
         list(pool.map(call, (1, 2, 3, 5)))
     assert seen == {1: 1, 2: 2, 3: 3, 5: 5, -1: 1, -2: 1, -3: 1, -5: 1}
     assert _core.threads() == before
-
-
-def test_threads_of_a_pool_take_the_number_of_the_call_that_started_them():
     with kernel_threads(3), ThreadPoolExecutor(2) as pool:
         assert list(pool.map(in_this_call(lambda _: _core.threads()), range(4))) == [3] * 4
 
@@ -82,13 +83,6 @@ def test_fewer_threads_where_the_system_has_no_room_for_more():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_more_threads_than_before(fields, two_threads):
-    u, v, expected = fields
-    for n in (2, 5, 1, 3):
-        _core.set_threads(n)
-        assert np.array_equal(_core.compose(u, v), expected)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 def test_a_forked_process_has_threads_of_its_own(fields, two_threads):
     u, v, expected = fields
@@ -102,31 +96,28 @@ def test_a_forked_process_has_threads_of_its_own(fields, two_threads):
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_side_by_side_keeps_the_order_and_gives_kernels_one_thread(threads):
-    with kernel_threads(threads):
-        found = side_by_side(lambda item: (item, _core.threads()), range(7))
-        assert _core.threads() == threads
-    assert found == [(item, 1) for item in range(7)]
-
-
-def test_side_by_side_raises_what_a_thread_raised():
+def test_side_by_side_keeps_the_order_gives_kernels_one_thread_and_raises():
+    for threads in [1, 3]:
+        with kernel_threads(threads):
+            found = side_by_side(lambda item: (item, _core.threads()), range(7))
+            assert _core.threads() == threads
+        assert found == [(item, 1) for item in range(7)]
     with kernel_threads(2), pytest.raises(ZeroDivisionError):
         side_by_side(lambda item: 1 / item, [1, 0, 2])
 
 
-@pytest.mark.parametrize("engine", ["trws", "fastpd"])
-def test_messages_have_the_same_bits_for_any_number_of_threads(engine):
+def test_messages_have_the_same_bits_for_any_number_of_threads():
     """A grid that is large enough for its planes to be shared, and one of a single row to a plane."""
-    rng = np.random.default_rng(7)
-    lines = [np.linspace(-1, 1, 5)] * 3
-    for shape in ((9, 8, 7), (400, 1, 1), (2, 3, 90)):
-        n = int(np.prod(shape))
-        assert n * 125 >= 1 << 15
-        unary, start = rng.random((n, 125)), np.zeros(n, dtype=np.int32)
-        call = (unary, shape, *lines, 0.05, None, start, 12, 1e-9 if engine == "trws" else 8)
-        found = []
-        for threads in (1, 2, 3, 8):
-            with kernel_threads(threads):
-                found += [getattr(_core, engine)(*call) for _ in range(3)]
-        assert len({(labels.tobytes(), bound, rounds) for labels, bound, rounds in found}) == 1
+    for engine in ["trws", "fastpd"]:
+        rng = np.random.default_rng(7)
+        lines = [np.linspace(-1, 1, 5)] * 3
+        for shape in ((9, 8, 7), (400, 1, 1), (2, 3, 90)):
+            n = int(np.prod(shape))
+            assert n * 125 >= 1 << 15
+            unary, start = rng.random((n, 125)), np.zeros(n, dtype=np.int32)
+            call = (unary, shape, *lines, 0.05, None, start, 12, 1e-9 if engine == "trws" else 8)
+            found = []
+            for threads in (1, 2, 3, 8):
+                with kernel_threads(threads):
+                    found += [getattr(_core, engine)(*call) for _ in range(3)]
+            assert len({(labels.tobytes(), bound, rounds) for labels, bound, rounds in found}) == 1

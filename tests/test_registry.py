@@ -62,7 +62,7 @@ def bank(*members: dict) -> dict:
     return {**preset("default").model_dump(mode="json"), "banks": {"mr": list(members)}}
 
 
-def test_a_folder_that_the_user_names(folder):
+def test_folders_that_the_user_names(folder, monkeypatch, tmp_path):
     assert "curved" in metrics.available()
     assert "_part" not in losses.available()
     assert metrics.get("curved").Options().gamma == 1.0
@@ -71,22 +71,32 @@ def test_a_folder_that_the_user_names(folder):
     assert settings.banks["mr"][0].metric_options.gamma == 2
     assert metrics.registry.origin("curved").record() == {"from": "curved.py", "distribution": None, "version": None}
     assert plugins_found()["engines"] == {"again": str(folder / "engines" / "again.py")}
-
-
-def test_without_the_variable_no_folder_is_read(folder, monkeypatch):
     monkeypatch.delenv(FOLDERS)
     assert "curved" not in metrics.available()
     with pytest.raises(UsageError, match="E181: unknown metric 'curved'; available: "):
         metrics.get("curved")
+    monkeypatch.setenv(FOLDERS, os.pathsep.join([str(tmp_path), str(tmp_path / "gone")]))
+    with pytest.raises(UsageError, match=r"E179: REGWEAVE_PLUGINS names '.*gone', which is no folder"):
+        metrics.available()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"gamma": 3}, "gamma: Input should be less than or equal to 2, found 3"), ({"beta": 1}, "options are: gamma")],
-)
-def test_options_of_a_plug_in_are_checked(folder, options, words):
-    with pytest.raises(UsageError, match=f"E185: .*options of metric 'curved': .*{words}"):
-        validate(bank({"name": "c", "metric": "curved", "options": options}), "a test")
+def test_options_and_faults_of_a_plug_in_are_named(folder):
+    wrong = "gamma: Input should be less than or equal to 2, found 3"
+    for options, words in (({"gamma": 3}, wrong), ({"beta": 1}, "options are: gamma")):
+        with pytest.raises(UsageError, match=f"E185: .*options of metric 'curved': .*{words}"):
+            validate(bank({"name": "c", "metric": "curved", "options": options}), "a test")
+    for text, words in [
+        ("1 / 0", "does not load: ZeroDivisionError"),
+        ("import sys; sys.exit(0)", "does not load: SystemExit"),
+        ("def cost(): ...", "lacks Options, features, volume"),
+    ]:
+        (folder / "metrics" / "broken.py").write_text(text, encoding="utf-8")
+        with pytest.raises(UsageError, match=rf"E179: metric 'broken' from .*broken\.py {words}"):
+            metrics.get("broken")
+    (folder / "metrics" / "bent.py").write_text(METRIC + "PENALTY = 'absolut'\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"E179: PENALTY of metric 'bent' from .*'absolut'; allowed: absolute, corr"):
+        metrics.get("bent")
+    assert set(metrics.PENALTIES) == set(PENALTIES)
 
 
 def test_an_entry_point_of_a_package(package):
@@ -111,39 +121,12 @@ def test_two_of_one_name_are_an_error_and_not_a_choice(folder, package):
         metrics.get("sad")
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("1 / 0", "does not load: ZeroDivisionError"),
-        ("import sys; sys.exit(0)", "does not load: SystemExit"),
-        ("def cost(): ...", "lacks Options, features, volume"),
-    ],
-)
-def test_a_broken_plug_in_is_named_with_its_file(folder, text, words):
-    (folder / "metrics" / "broken.py").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=rf"E179: metric 'broken' from .*broken\.py {words}"):
-        metrics.get("broken")
-
-
-def test_an_unknown_penalty_is_refused_at_load(folder):
-    (folder / "metrics" / "bent.py").write_text(METRIC + "PENALTY = 'absolut'\n", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"E179: PENALTY of metric 'bent' from .*'absolut'; allowed: absolute, corr"):
-        metrics.get("bent")
-    assert set(metrics.PENALTIES) == set(PENALTIES)
-
-
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("gone")])
 def test_a_plug_in_that_is_no_file_is_refused_and_not_opened(folder, make):
     make(folder / "metrics" / "odd.py")
     for look in (metrics.available, fingerprint, lambda: metrics.get("odd"), lambda: preset("default")):
         with pytest.raises(UsageError, match=r"E179: the plug-in '.*odd\.py' is no regular file"):
             look()
-
-
-def test_a_folder_that_is_none(monkeypatch, tmp_path):
-    monkeypatch.setenv(FOLDERS, os.pathsep.join([str(tmp_path), str(tmp_path / "gone")]))
-    with pytest.raises(UsageError, match=r"E179: REGWEAVE_PLUGINS names '.*gone', which is no folder"):
-        metrics.available()
 
 
 @pytest.fixture

@@ -78,16 +78,13 @@ def test_linear_chains_stay_one_matrix_and_inverses_undo(case):
     )
 
 
-def test_a_field_and_its_inverse_undo_each_other(case):
+def test_inverses_undo_and_go_their_own_way(case):
     points = FIXED.points(np.random.default_rng(1).uniform(4, 11, (50, 3)))
     from regweave.run.warp import onto_grid
 
     forth = onto_grid([case / "first.h5"], FIXED)
     back = onto_grid([f"[{case / 'first.h5'},1]"], MIDDLE)
     np.testing.assert_allclose(back(forth(points)), points, atol=0.05)
-
-
-def test_an_inverse_alone_is_refused_where_it_goes_the_other_way(case):
     write_transform(case / "own.h5", Transform(wave(FIXED, 1.5), ends=Ends("fixed_to_moving", FIXED, FIXED)))
     words = (case / "fixed.nii.gz", f"[{case / 'own.h5'},1]", case / "fixed.nii.gz")
     with pytest.raises(rw.RegweaveError, match="E117"):
@@ -95,22 +92,18 @@ def test_an_inverse_alone_is_refused_where_it_goes_the_other_way(case):
     assert rw.warp(*words, to="moving") is not None
 
 
-@pytest.mark.parametrize(
-    ("word", "how", "atol"),
-    [
+def test_interpolations_against_itk_and_labels_as_an_image(case):
+    for word, how, atol in [
         ("nearest", sitk.sitkNearestNeighbor, 1e-4),
         ("bspline", sitk.sitkBSpline, 0.2),
         ("linear", sitk.sitkLinear, 0.02),
-    ],
-)
-def test_interpolations_against_itk(case, word, how, atol):
-    found = rw.warp(case / "moving.nii.gz", case / "second.mat", case / "fixed.nii.gz", fill=0.0, interpolation=word)
-    expected = itk(case, "second.mat", how=how)
-    # Two programs may round a point that lies between two voxels to different ones.
-    assert np.mean(np.abs(inner(found.data) - inner(expected)) > atol) < 1e-3
-
-
-def test_labels_as_an_image_keep_their_values(case):
+    ]:
+        found = rw.warp(
+            case / "moving.nii.gz", case / "second.mat", case / "fixed.nii.gz", fill=0.0, interpolation=word
+        )
+        expected = itk(case, "second.mat", how=how)
+        # Two programs may round a point that lies between two voxels to different ones.
+        assert np.mean(np.abs(inner(found.data) - inner(expected)) > atol) < 1e-3
     rng = np.random.default_rng(2)
     labels = np.kron(rng.integers(0, 4, (6, 6, 6)), np.ones((4, 4, 4)))[:24, :22, :21].astype(np.float32) * 1000.5
     from regweave.types import LabelMap
@@ -136,9 +129,8 @@ def test_a_series_is_warped_volume_by_volume(case):
         np.testing.assert_allclose(moved.data, expected, atol=1e-3)  # a NIfTI header rounds the place of the series
 
 
-@pytest.mark.parametrize(
-    ("chain", "code"),
-    [
+def test_chains_that_cannot_be_are_refused(case):
+    for chain, code in [
         (["third.h5", "first.h5"], "E118"),  # the wrong way round
         (["first.h5", "first.h5"], "E118"),
         (["missing.h5", "second.mat"], "E101"),
@@ -146,19 +138,14 @@ def test_a_series_is_warped_volume_by_volume(case):
         (["[moving.nii.gz,1]"], "E115"),
         (["second.mat", "[field.nii.gz,1]"], "E115"),  # its inverse has no grid
         (["damaged.h5", "second.mat"], "E102"),
-    ],
-)
-def test_chains_that_cannot_be_are_refused(case, chain, code):
-    from regweave.io import write_displacement
+    ]:
+        from regweave.io import write_displacement
 
-    write_displacement(case / "field.nii.gz", wave(MIDDLE, 1.0))
-    (case / "damaged.h5").write_bytes((case / "first.h5").read_bytes()[:3000])
-    words = [f"[{case}/{word[1:]}" if word.startswith("[") else str(case / word) for word in chain]
-    with pytest.raises(rw.RegweaveError, match=code):
-        rw.warp(case / "moving.nii.gz", words, case / "fixed.nii.gz")
-
-
-def test_a_wrong_interpolation_is_refused(case):
+        write_displacement(case / "field.nii.gz", wave(MIDDLE, 1.0))
+        (case / "damaged.h5").write_bytes((case / "first.h5").read_bytes()[:3000])
+        words = [f"[{case}/{word[1:]}" if word.startswith("[") else str(case / word) for word in chain]
+        with pytest.raises(rw.RegweaveError, match=code):
+            rw.warp(case / "moving.nii.gz", words, case / "fixed.nii.gz")
     with pytest.raises(rw.RegweaveError, match="E192"):
         rw.warp(case / "moving.nii.gz", "identity", case / "fixed.nii.gz", interpolation="cubic")
     with pytest.raises(rw.RegweaveError, match="E115"):

@@ -139,11 +139,8 @@ def test_the_range_of_values_within_a_limit_is_that_of_a_slow_search():
         box = tuple(slice(max(0, i - r), i + r + 1) for i, r in zip(at, reach, strict=True))
         near = values.data if limit[at] < 0 else values.data[box]
         assert (low.data[at], high.data[at]) == (near.min(), near.max())
-
-
-@pytest.mark.parametrize("values", [(0.0, 1.0, 2.0), (-1000.0, 40.5, 3.0), (-1.0, 0.5, 1e30)])
-def test_an_image_that_is_no_map_of_limits_is_refused(values):
-    grid = Geometry((4, 4, 4), np.eye(4))
-    require_limits(Volume(np.resize(np.array([-1.0, 0.5, 9.0], np.float32), grid.shape), grid), "limit.nii.gz")
-    with pytest.raises(rw.RegweaveError, match=r"E122: 'i.nii.gz' is no map of limits"):
-        require_limits(Volume(np.resize(np.array(values, np.float32), grid.shape), grid), "i.nii.gz")
+    for values in [(0.0, 1.0, 2.0), (-1000.0, 40.5, 3.0), (-1.0, 0.5, 1e30)]:
+        grid = Geometry((4, 4, 4), np.eye(4))
+        require_limits(Volume(np.resize(np.array([-1.0, 0.5, 9.0], np.float32), grid.shape), grid), "limit.nii.gz")
+        with pytest.raises(rw.RegweaveError, match=r"E122: 'i.nii.gz' is no map of limits"):
+            require_limits(Volume(np.resize(np.array(values, np.float32), grid.shape), grid), "i.nii.gz")

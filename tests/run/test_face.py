@@ -5,7 +5,6 @@ import inspect
 import io
 import json
 import re
-import subprocess
 import sys
 import types
 import warnings
@@ -14,12 +13,12 @@ import numpy as np
 import pytest
 
 import regweave as rw
+from made_pairs import write_pair
 from phantoms import make_phantom
 from regweave import progress
 from regweave.cli import main
 from regweave.cli.app import load_command
 from regweave.errors import UsageError
-from regweave.io import write_image, write_labels
 from regweave.io.images import read_image, read_labels
 from regweave.progress import Bar, RegistrationBar
 from regweave.run.read import Reading
@@ -60,46 +59,25 @@ def test_the_names_are_these_and_no_others():
         rw.regster  # noqa: B018
 
 
-def test_modules_that_are_loaded_take_no_public_name():
-    code = (
-        "import pkgutil, importlib, regweave as rw\n"
-        "others = ('_core', '__main__', '_unet_training')\n"  # the last needs PyTorch
-        "for m in pkgutil.walk_packages(rw.__path__, 'regweave.'):\n"
-        "    if not any(part in m.name for part in others):\n"
-        "        importlib.import_module(m.name)\n"
-        "import types; print([n for n in rw.__all__ if isinstance(getattr(rw, n), types.ModuleType)])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "['examples']"
-
-
-@pytest.mark.parametrize(
-    ("function", "command"),
-    [
-        (rw.register, "register"),
-        (rw.batch, "batch"),
-        (rw.train, "train"),
-        (rw.evaluate, "evaluate"),
-    ],
-)
-def test_functions_have_the_words_of_the_command(function, command):
+def test_functions_have_the_words_of_the_command():
     """Each option is an argument of the same name, but for those that only a command line has."""
     only_there = {
         "from", "help", "json", "quiet", "strict", "verbose", "no_report", "overwrite", "tls_ca", "tls_cert", "tls_key",
         "wait_for_workers", "pairs",
     }  # fmt: skip
-    renamed = {"metric": "metrics", "c": "C", "model": "model" if function is not rw.evaluate else "models"}
-    renamed |= {"no_gate": "gate", "predictor_option": "predictor_options", "guide_names": "guide"}
-    arguments = set(inspect.signature(function).parameters)
-    only_there |= {"pages"} if function is rw.evaluate else set()
-    # One word of the command stands for two, one for each image.
-    only_there |= {"output", "write", "page_detail", "series"} if function is rw.register else set()
-    options = {p.opts[0].lstrip("-").replace("-", "_") for p in load_command(command).params}
-    wanted = {renamed.get(name, name) for name in options - only_there}
-    assert wanted - arguments == set()
+    renamed = {"metric": "metrics", "c": "C", "no_gate": "gate", "predictor_option": "predictor_options"}
+    renamed |= {"guide_names": "guide"}
+    # One word of `register` is two arguments, one for each image.
+    own = {"evaluate": {"pages"}, "register": {"output", "write", "page_detail", "series"}}
+    for command in ("register", "batch", "train", "evaluate"):
+        arguments = set(inspect.signature(getattr(rw, command)).parameters)
+        options = {p.opts[0].lstrip("-").replace("-", "_") for p in load_command(command).params}
+        here = renamed | ({"model": "models"} if command == "evaluate" else {})
+        wanted = {here.get(name, name) for name in options - only_there - own.get(command, set())}
+        assert wanted - arguments == set(), command
 
 
-def test_an_image_brings_its_mask(pair, tiny, result):
+def test_an_image_brings_its_mask_and_its_labels(pair, tiny, result):
     fixed, moving = (rw.Volume(v.data, v.geometry) for v in (pair.fixed, pair.moving))
     inside = np.zeros(fixed.data.shape, dtype=np.uint8)
     inside[:, 3:-3] = 1
@@ -108,9 +86,6 @@ def test_an_image_brings_its_mask(pair, tiny, result):
     carried = rw.register(rw.Image.of(fixed, mask=mask), moving, config=tiny)
     assert np.array_equal(named.transform.field.data, carried.transform.field.data)
     assert not np.array_equal(named.transform.field.data, result.transform.field.data)
-
-
-def test_an_image_brings_its_labels(pair, tiny, result):
     apart = rw.register(
         pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels, config=tiny
     )
@@ -118,38 +93,24 @@ def test_an_image_brings_its_labels(pair, tiny, result):
     np.testing.assert_array_equal(result.transform.field.data, apart.transform.field.data)
 
 
-def test_words_about_reading_reach_the_files(pair, tiny, tmp_path):
-    for name in ("fixed", "moving"):
-        write_image(tmp_path / f"{name}.nii.gz", getattr(pair, name))
-        write_labels(tmp_path / f"{name}_labels.nii.gz", getattr(pair, f"{name}_labels"))
+def test_words_about_reading_and_rules_reach_the_files(pair, tiny, tmp_path):
+    files = write_pair(tmp_path, pair)
     (tmp_path / "names.json").write_text('{"1": "brain stem"}')
-    found = rw.register(
-        tmp_path / "fixed.nii.gz", tmp_path / "moving.nii.gz", fixed_labels=tmp_path / "fixed_labels.nii.gz",
-        moving_labels=tmp_path / "moving_labels.nii.gz", config=tiny, label_names=tmp_path / "names.json", classes=(1,),
-    )  # fmt: skip
+    found = rw.register(**files, config=tiny, label_names=tmp_path / "names.json", classes=(1,))
     assert [row["name"] for row in found.structures()] == ["brain stem"]
     with pytest.raises(TypeError, match="label_nmes"):
-        rw.register(tmp_path / "fixed.nii.gz", tmp_path / "moving.nii.gz", label_nmes="x")
-
-
-def test_rules_judge_the_result(pair, tiny, tmp_path):
+        rw.register(**files, label_nmes="x")
     (tmp_path / "strict.toml").write_text('name = "strict"\n[least_jacobian]\nfail = 100.0\n')
     found = rw.register(pair.fixed, pair.moving, config=tiny, rules=tmp_path / "strict.toml")
     assert found.verdict.word == "fail"
     assert found.verdict.rules == "strict"
-
-
-def test_preset_and_config_exclude_each_other(pair, tiny):
     with pytest.raises(rw.RegweaveError, match="E189"):
         rw.register(pair.fixed, pair.moving, config=tiny, preset="default")
 
 
 def test_warp_does_what_the_command_does(pair, result, tmp_path):
     result.save(tmp_path / "out", write=["transform", "inverse"])
-    for name in ("fixed", "moving"):
-        write_image(tmp_path / f"{name}.nii.gz", getattr(pair, name))
-        write_labels(tmp_path / f"{name}_labels.nii.gz", getattr(pair, f"{name}_labels"))
-    files = {name: str(tmp_path / f"{name}.nii.gz") for name in ("fixed", "moving", "fixed_labels", "moving_labels")}
+    files = {name: str(path) for name, path in write_pair(tmp_path, pair).items()}
     there, back = str(tmp_path / "out" / "transform.h5"), str(tmp_path / "out" / "inverse.h5")
     labels_to = ["-t", back, "-r", files["moving"], "-o", str(tmp_path / "l.nii")]
     image_to = ["-t", there, "-r", files["fixed"], "-o", str(tmp_path / "w.nii")]
@@ -205,7 +166,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_bar_is_drawn_on_a_terminal_and_wiped(pair, tiny, monkeypatch):
+def test_a_bar_is_drawn_on_a_terminal_and_wiped_and_not_in_a_pipe(pair, tiny, monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(progress, "EVERY_S", 0.0)
     rw.register(pair.fixed, pair.moving, config=tiny)
@@ -217,9 +178,6 @@ def test_a_bar_is_drawn_on_a_terminal_and_wiped(pair, tiny, monkeypatch):
         monkeypatch.setattr(sys, "stderr", Terminal())
         rw.register(pair.fixed, pair.moving, config=tiny, **silent)
         assert sys.stderr.getvalue() == ""
-
-
-def test_nothing_is_drawn_in_a_pipe(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with RegistrationBar() as bar:
         bar(rw.Progress("begin", 0, 2, "CT"))
@@ -241,14 +199,17 @@ def test_models_and_their_repr():
     assert max(map(len, cards.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("function", "word", "near"),
-    [(rw.register, "metrc", "metrics"), (rw.batch, "presett", "preset"),
-     (rw.train, "clases", "classes"), (rw.register, "labels_names", "label_names")],
-)  # fmt: skip
-def test_a_wrong_keyword_names_the_function_and_the_nearest_word(function, word, near):
-    with pytest.raises(TypeError, match=rf"{function.__name__}\(\) has no argument '?{word}'?; did you mean '{near}'"):
-        function("a", "b", **{word: 1})
+def test_a_wrong_keyword_names_the_function_and_the_nearest_word():
+    for function, word, near in [
+        (rw.register, "metrc", "metrics"),
+        (rw.batch, "presett", "preset"),
+        (rw.train, "clases", "classes"),
+        (rw.register, "labels_names", "label_names"),
+    ]:
+        with pytest.raises(
+            TypeError, match=rf"{function.__name__}\(\) has no argument '?{word}'?; did you mean '{near}'"
+        ):
+            function("a", "b", **{word: 1})
 
 
 def test_names_of_labels_as_a_mapping(pair, tiny, tmp_path):
@@ -265,19 +226,15 @@ def test_names_of_labels_as_a_mapping(pair, tiny, tmp_path):
     assert rw.warp_labels(plain[1], found, label_names=names).name(1) == "anterior"
 
 
-@pytest.mark.parametrize(
-    "wrong", [{}, {1.5: "a"}, {True: "a"}, {1: 2}, {1: " "}, {"x": "a"}, ["a"], 3, {1: "a", "1": "b"}]
-)
-def test_names_of_labels_that_are_none(pair, result, wrong):
-    for call in (
-        lambda: rw.register("a", "b", label_names=wrong),
-        lambda: rw.warp_labels(pair.moving_labels, result, label_names=wrong),
-    ):
+def test_names_of_labels_that_are_none(pair, result):
+    for wrong in ({}, {1.5: "a"}, {True: "a"}, {1: 2}, {1: " "}, {"x": "a"}, ["a"], 3, {1: "a", "1": "b"}):
         with pytest.raises(UsageError, match="E142: label_names is"):
-            call()
+            rw.register("a", "b", label_names=wrong)
+        with pytest.raises(UsageError, match="E142: label_names is"):
+            rw.warp_labels(pair.moving_labels, result, label_names=wrong)
 
 
-def test_examples_are_the_same_each_time(tmp_path):
+def test_examples_are_the_same_each_time():
     one, again, other = (rw.examples.pair(seed, voxel_mm=12.0) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one.moving.data, again.moving.data)
     assert not np.array_equal(one.moving.data, other.moving.data)

@@ -79,15 +79,15 @@ def scene(seed=0, atlases=4, shape=(14, 13, 12)):
     return target, images, labels, decide
 
 
-@pytest.mark.parametrize(("reach", "beta"), [(1, 2.0), (0, 2.0), (1, 3.0)])
-def test_the_kernel_is_the_loop(reach, beta):
-    target, images, labels, decide = scene()
-    found, posterior = _core.joint_fusion(target, images, labels, decide, 4, 1, reach, 0.1, beta)
-    slow = slow_fusion(target, images, labels, decide, 1, reach, 0.1, beta)
-    for v, shares in slow.items():
-        assert posterior[v] == pytest.approx(max(shares.values()), abs=1e-4)
-        assert shares[int(found[v])] == pytest.approx(max(shares.values()), abs=1e-4)
-    np.testing.assert_array_equal(found[decide == 0], labels[0][decide == 0])
+def test_the_kernel_is_the_loop():
+    for reach, beta in [(1, 2.0), (0, 2.0), (1, 3.0)]:
+        target, images, labels, decide = scene()
+        found, posterior = _core.joint_fusion(target, images, labels, decide, 4, 1, reach, 0.1, beta)
+        slow = slow_fusion(target, images, labels, decide, 1, reach, 0.1, beta)
+        for v, shares in slow.items():
+            assert posterior[v] == pytest.approx(max(shares.values()), abs=1e-4)
+            assert shares[int(found[v])] == pytest.approx(max(shares.values()), abs=1e-4)
+        np.testing.assert_array_equal(found[decide == 0], labels[0][decide == 0])
 
 
 def test_any_number_of_threads_gives_the_same_bits():
@@ -107,9 +107,8 @@ def test_any_number_of_threads_gives_the_same_bits():
         np.testing.assert_array_equal(found[0][1], other[1])
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
+def test_wrong_calls_are_refused():
+    for change, match in [
         ({"classes": 3}, "labels are"),
         ({"patch": 0}, "patch"),
         ({"reach": 10}, "reach"),
@@ -118,14 +117,12 @@ def test_any_number_of_threads_gives_the_same_bits():
         ({"patch": 5}, "margin"),
         ({"decide": np.zeros((3, 3, 3), np.uint8)}, "fit"),
         ({"labels": np.zeros((3, 14, 13, 12), np.int32)}, "fit"),
-    ],
-)
-def test_wrong_calls_are_refused(change, match):
-    target, images, labels, decide = scene()
-    words = {"target": target, "images": images, "labels": labels, "decide": decide, "classes": 4}
-    words |= {"patch": 1, "reach": 1, "alpha": 0.1, "beta": 2.0}
-    with pytest.raises(ValueError, match=match):
-        _core.joint_fusion(**(words | change))
+    ]:
+        target, images, labels, decide = scene()
+        words = {"target": target, "images": images, "labels": labels, "decide": decide, "classes": 4}
+        words |= {"patch": 1, "reach": 1, "alpha": 0.1, "beta": 2.0}
+        with pytest.raises(ValueError, match=match):
+            _core.joint_fusion(**(words | change))
 
 
 def people(seed=3, bad=2):

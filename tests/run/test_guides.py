@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import regweave as rw
+from made_pairs import small_settings, write_pair
 from phantoms import make_phantom
 from regweave import notices
 from regweave.cli import main
-from regweave.config.settings import Refine, Settings
+from regweave.config.settings import Refine
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
-from regweave.io import write_image, write_labels
 from regweave.run.guides import asked_guides
 from regweave.types import Geometry, LabelMap, Volume
 
@@ -24,15 +24,9 @@ PARTS = {"brainstem": 1, "cord": 2, "mandible": 3, "left parotid": 4, "right par
 
 
 BANK = [{"name": "lncc", "metric": "ncc", "support": 5, "options": {"squared": True}}]
-SMALL = Settings.model_validate(
-    {
-        "name": "small",
-        "smoothness": 0.05,
-        "levels": [{"spacing_mm": 48.0, "shrink": 2, "steps": 3}],
-        "refine": {"steps": 24, "rate": 0.3, "spacing_mm": 2.0, "smoothness": 0.05},
-        "banks": {"mr": BANK, "multi": BANK},
-    }
-)
+REFINE = {"steps": 24, "rate": 0.3, "spacing_mm": 2.0, "smoothness": 0.05}
+BANKS = {"mr": BANK, "multi": BANK}
+SMALL = small_settings((48.0, 2, 3), smoothness=0.05, banks=BANKS).model_copy(update={"refine": Refine(**REFINE)})
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +55,7 @@ def guided(pair):
 @pytest.fixture(scope="module")
 def files(pair, tmp_path_factory):
     folder = tmp_path_factory.mktemp("guides")
-    write_image(folder / "fixed.nii.gz", pair.fixed)
-    write_image(folder / "moving.nii.gz", pair.moving)
-    write_labels(folder / "fixed_labels.nii.gz", pair.fixed_labels)
-    write_labels(folder / "moving_labels.nii.gz", pair.moving_labels)
+    write_pair(folder, pair)
     (folder / "labels.json").write_text(json.dumps(pair.moving_labels.names))
     return folder
 
@@ -164,9 +155,8 @@ def test_exchanged_structures_are_refused_unless_insisted_on(pair):
     assert {PARTS["left parotid"], PARTS["right parotid"]} <= set(forced.guided)
 
 
-@pytest.mark.parametrize(
-    ("guide", "words"),
-    [
+def test_what_names_no_structure_is_refused(pair):
+    for guide, words in [
         (["liver"], "no label map has 'liver'"),
         (["cord", "SpinalCord"], "names of one structure twice"),
         ({"cord": -1}, "cord=-1"),
@@ -184,23 +174,13 @@ def test_exchanged_structures_are_refused_unless_insisted_on(pair):
         ("cord;cord", "given twice"),
         (3, "found a int"),
         (None, "found a NoneType"),
-    ],
-)
-def test_what_names_no_structure_is_refused(pair, guide, words):
-    with pytest.raises(UsageError, match=words) as error:
-        run(pair, guide=guide)
-    assert error.value.code == "E128"
+    ]:
+        with pytest.raises(UsageError, match=words) as error:
+            run(pair, guide=guide)
+        assert error.value.code == "E128"
 
 
-def test_labels_of_both_images_are_needed(pair):
-    fixed, moving = (Volume(one.data, one.geometry, one.modality) for one in (pair.fixed, pair.moving))
-    for name in ("fixed_labels", "moving_labels"):
-        given = {"fixed_labels": pair.fixed_labels, "moving_labels": pair.moving_labels, name: None}
-        with pytest.raises(UsageError, match=f"E128: .*--{name.replace('_', '-')} are missing"):
-            rw.register(fixed, moving, guide=True, progress=False, **given)
-
-
-def test_damaged_and_odd_label_maps_are_refused(pair):
+def test_what_cannot_guide_is_refused(pair):
     empty = replace(pair.fixed_labels, data=np.zeros_like(pair.fixed_labels.data))
     with pytest.raises(RegweaveError, match="E131"):
         run(pair, fixed_labels=empty, guide=WHOLE)
@@ -212,12 +192,14 @@ def test_damaged_and_odd_label_maps_are_refused(pair):
     elsewhere = replace(pair.fixed_labels, geometry=Geometry(pair.fixed.geometry.shape, moved))
     with pytest.raises(RegweaveError, match="E112"):
         run(pair, fixed_labels=elsewhere, guide=WHOLE)
-
-
-def test_settings_without_a_refinement_cannot_use_guides(pair):
     settings = SMALL.model_copy(update={"refine": Refine()})
     with pytest.raises(UsageError, match=r"E128: .* no refinement"):
         run(pair, guide=WHOLE, config=settings)
+    fixed, moving = (Volume(one.data, one.geometry, one.modality) for one in (pair.fixed, pair.moving))
+    for name in ("fixed_labels", "moving_labels"):
+        given = {"fixed_labels": pair.fixed_labels, "moving_labels": pair.moving_labels, name: None}
+        with pytest.raises(UsageError, match=f"E128: .*--{name.replace('_', '-')} are missing"):
+            rw.register(fixed, moving, guide=True, progress=False, **given)
 
 
 def test_words_of_a_cell():
@@ -231,15 +213,8 @@ def test_command_names_guides_and_repeats_them(files, capsys):
     labels = ["--fixed-labels", files / "fixed_labels.nii.gz", "--moving-labels", files / "moving_labels.nii.gz"]
     call = ["register", files / "fixed.nii.gz", files / "moving.nii.gz", *labels, "-o", files / "one"]
     (files / "small.toml").write_text(SMALL.toml())
-    assert (
-        main(
-            [
-                str(word)
-                for word in [*call, "--config", files / "small.toml", "--guide-names", "brainstem,parotid_left=2"]
-            ]
-        )
-        == 0
-    )
+    more = ["--config", files / "small.toml", "--guide-names", "brainstem,parotid_left=2"]
+    assert main([str(word) for word in [*call, *more]]) == 0
     out = capsys.readouterr().out
     assert "guides      2 structures" in out
     assert "mean of guides" in out

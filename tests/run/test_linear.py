@@ -1,8 +1,6 @@
 """Rigid and affine registrations alone, and volumes brought to their mean."""
 
 import json
-import subprocess
-import sys
 
 import nibabel as nib
 import numpy as np
@@ -65,7 +63,8 @@ def test_a_linear_registration_finds_the_map_and_its_files_are_matrices(kind, tm
         np.testing.assert_allclose(turn @ turn.T, np.eye(3), atol=1e-12)
 
 
-def test_a_linear_run_is_recorded_and_runs_again(tmp_path):
+@pytest.mark.usefixtures("in_process")
+def test_a_linear_run_is_recorded_and_runs_again_alone_and_in_a_batch(tmp_path):
     image = blobs()
     write_image(tmp_path / "f.nii.gz", image)
     write_image(tmp_path / "m.nii.gz", warp_image(image, Transform(Field.zero(GRID), turned(3, [1, 0, 0]))))
@@ -75,32 +74,22 @@ def test_a_linear_run_is_recorded_and_runs_again(tmp_path):
     for name in ("transform.h5", "warped.nii.gz"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert json.loads((tmp_path / "b/result.json").read_text())["provenance"]["call"]["transform"] == "rigid"
-
-
-def test_a_batch_of_rigid_registrations(tmp_path):
-    image = blobs()
-    write_image(tmp_path / "f.nii.gz", image)
-    write_image(tmp_path / "m.nii.gz", warp_image(image, Transform(Field.zero(GRID), turned(3, [1, 0, 0]))))
-    table = [{"id": "a", "fixed": str(tmp_path / "f.nii.gz"), "moving": str(tmp_path / "m.nii.gz")}]
+    table = [{"id": "a", "fixed": files[0], "moving": files[1]}]
     found = rw.batch(table, tmp_path / "out", transform="rigid", workers=1, write=["transform"])
     assert found.failures == {}
-    one = rw.register(image, table[0]["moving"], transform="rigid", progress=False)
-    np.testing.assert_array_equal(found["a"].transform.affine, one.transform.affine)
+    np.testing.assert_array_equal(found["a"].transform.affine, rw.load(tmp_path / "a").transform.affine)
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
+def test_a_linear_registration_refuses_what_it_does_not_use():
+    for words, code in [
         ({"transform": "rigid", "init": "affine"}, "E189"),
         ({"transform": "affine", "metrics": {"mi": 1.0}}, "E189"),
         ({"transform": "rigid", "model": "head-neck-ct"}, "E189"),
         ({"transform": "similarity"}, "E192"),
-    ],
-)
-def test_a_linear_registration_refuses_what_it_does_not_use(words, code):
-    pair = make_phantom(shape=(16, 16, 16), spacing_mm=(8.0, 8.0, 8.0)).pair
-    with pytest.raises(rw.RegweaveError, match=code):
-        rw.register(pair.fixed, pair.moving, progress=False, **words)
+    ]:
+        pair = make_phantom(shape=(16, 16, 16), spacing_mm=(8.0, 8.0, 8.0)).pair
+        with pytest.raises(rw.RegweaveError, match=code):
+            rw.register(pair.fixed, pair.moving, progress=False, **words)
 
 
 @pytest.fixture(scope="module")
@@ -153,10 +142,3 @@ def test_series_that_are_none_are_refused(shaken, tmp_path, capsys):
     assert main(["series", str(tmp_path / "cut.nii.gz"), "-o", str(tmp_path / "o")]) == 3
     assert "E102" in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
-
-
-def test_the_options_are_the_same_everywhere():
-    text = subprocess.run(
-        [sys.executable, "-m", "regweave", "batch", "--help"], capture_output=True, text=True, check=True
-    )
-    assert "--transform" in text.stdout

@@ -8,7 +8,6 @@ from regweave import _core
 from regweave.config.presets import preset, preset_names
 from regweave.config.settings import Settings
 from regweave.errors import ResourceError, UsageError
-from regweave.io.disk.files import peak_memory_mb
 from regweave.registration.align import align
 from regweave.run import memory
 from regweave.run import memory as machine
@@ -18,7 +17,7 @@ from regweave.threads import kernel_threads
 from regweave.types import Geometry, WeightTable
 
 
-def test_threads_as_asked_or_as_the_scheduler_says(monkeypatch):
+def test_threads_as_asked_or_as_the_scheduler_and_the_container_say(monkeypatch):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "5")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert machine.allowed_threads(7) == 7
@@ -29,29 +28,21 @@ def test_threads_as_asked_or_as_the_scheduler_says(monkeypatch):
     assert machine.allowed_threads() == 4
     monkeypatch.setenv("OMP_NUM_THREADS", "")
     assert machine.allowed_threads() >= 1
-
-
-@pytest.mark.parametrize(
-    "bad", ["many", "0", "-2", "9999999999", "\N{SUPERSCRIPT TWO}", "1.5", ",", "1025", "9" * 5000]
-)
-def test_a_number_of_threads_that_is_none_is_refused(monkeypatch, bad):
-    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", bad)
-    with pytest.raises(UsageError, match=r"E186: OMP_NUM_THREADS is .*unset the variable"):
-        machine.allowed_threads()
-
-
-@pytest.mark.parametrize("bad", [0, -1, 1025, 9999999999, 1.5])
-def test_a_bad_number_of_threads_asked_for_is_refused(bad):
-    with pytest.raises(UsageError, match=r"E186: --threads is .*from 1 to 1024"):
-        machine.allowed_threads(bad)
-
-
-def test_container_quota_limits_the_threads(monkeypatch):
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(machine, "_container_quota", lambda: 1)
     assert machine.allowed_threads() == 1
+
+
+def test_a_number_of_threads_that_is_none_is_refused(monkeypatch):
+    for bad in ["many", "0", "-2", "9999999999", "\N{SUPERSCRIPT TWO}", "1.5", ",", "1025", "9" * 5000]:
+        monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+        monkeypatch.setenv("OMP_NUM_THREADS", bad)
+        with pytest.raises(UsageError, match=r"E186: OMP_NUM_THREADS is .*unset the variable"):
+            machine.allowed_threads()
+    for bad in [0, -1, 1025, 9999999999, 1.5]:
+        with pytest.raises(UsageError, match=r"E186: --threads is .*from 1 to 1024"):
+            machine.allowed_threads(bad)
 
 
 def test_kernel_threads_come_back():
@@ -66,45 +57,36 @@ def test_kernel_threads_come_back():
     assert _core.threads() == before
 
 
-def test_memory_of_process_and_machine():
-    held = np.ones(8 * 2**20)
-    assert peak_memory_mb() > held.nbytes / 2**20
-    assert machine.physical_memory_mb() > peak_memory_mb()
+def test_forecast_counts_nodes_and_labels_as_the_run_does():
+    for name in preset_names():
+        pair = make_phantom(shape=(32, 30, 28), spacing_mm=(6.0, 6.0, 7.0)).pair
+        settings = preset(name)
+        found = memory.forecast(pair.fixed.geometry, pair.moving.geometry, settings, "mr", probe=False)
+        schedule = settings.for_bank("mr")
+        assert found.n_members == len(schedule.for_levels().bank)
+        assert found.refine_steps == settings.refine.steps
+        assert np.isnan(found.seconds)
+        one_step = Settings.model_validate(
+            {**settings.model_dump(), "levels": [{**v.model_dump(), "steps": 1} for v in settings.levels]}
+        ).for_bank("mr")
+        seen = []
+        weights = {m.name: float(m.source == "image") for m in schedule.bank}
+        align(pair, WeightTable.constant(weights, 0.1), one_step, on_step=seen.append)
+        for size, step, level in zip(found.sizes, seen, schedule.levels_for(pair.fixed.geometry), strict=True):
+            assert size.n_nodes == int(np.prod(step.terms.shape))
+            assert size.n_labels == step.terms.costs.shape[2]
+            assert size.steps == level.steps
+            geometry = shrink_geometry(pair.fixed.geometry, level.factors(pair.fixed.geometry))
+            assert size.shape == geometry.shape
+            assert ControlGrid.cover(geometry, level.spacing_mm).nodes == step.terms.shape
 
 
-@pytest.mark.parametrize("name", preset_names())
-def test_forecast_counts_nodes_and_labels_as_the_run_does(name):
-    pair = make_phantom(shape=(32, 30, 28), spacing_mm=(6.0, 6.0, 7.0)).pair
-    settings = preset(name)
-    found = memory.forecast(pair.fixed.geometry, pair.moving.geometry, settings, "mr", probe=False)
-    schedule = settings.for_bank("mr")
-    assert found.n_members == len(schedule.for_levels().bank)
-    assert found.refine_steps == settings.refine.steps
-    assert np.isnan(found.seconds)
-    one_step = Settings.model_validate(
-        {**settings.model_dump(), "levels": [{**v.model_dump(), "steps": 1} for v in settings.levels]}
-    ).for_bank("mr")
-    seen = []
-    weights = {m.name: float(m.source == "image") for m in schedule.bank}
-    align(pair, WeightTable.constant(weights, 0.1), one_step, on_step=seen.append)
-    for size, step, level in zip(found.sizes, seen, schedule.levels_for(pair.fixed.geometry), strict=True):
-        assert size.n_nodes == int(np.prod(step.terms.shape))
-        assert size.n_labels == step.terms.costs.shape[2]
-        assert size.steps == level.steps
-        geometry = shrink_geometry(pair.fixed.geometry, level.factors(pair.fixed.geometry))
-        assert size.shape == geometry.shape
-        assert ControlGrid.cover(geometry, level.spacing_mm).nodes == step.terms.shape
-
-
-def test_forecast_grows_with_the_image():
+def test_forecast_grows_with_the_image_and_what_cannot_fit_is_refused(monkeypatch):
     settings = preset("default")
     grids = [Geometry((n, n, n), np.diag([2.0, 2.0, 2.0, 1.0])) for n in (64, 128, 256)]
     found = [memory.forecast(g, g, settings, "ct", probe=False).peak_memory_mb for g in grids]
     assert found[0] < found[1] < found[2]
     assert found[2] > 256**3 * 100 / 2**20
-
-
-def test_what_cannot_fit_is_refused_before_it_starts(monkeypatch):
     g = Geometry((64, 64, 64), np.diag([4.0, 4.0, 4.0, 1.0]))
     memory.check_memory(g, g, preset("default"), "mr")
     monkeypatch.setattr(memory, "physical_memory_mb", lambda: 100.0)

@@ -1,36 +1,22 @@
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from made_pairs import SAD, small_settings
 from phantoms import make_phantom
-from regweave.config.settings import Settings
 from regweave.registration.align import Step
 from regweave.registration.cpu import StepSearch
 from regweave.report.viewer import on_image
 from regweave.run import register as workflow
 from regweave.run.check import node_evidence
 from regweave.run.job import Job
-from regweave.run.register import register
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Geometry, Solution, Terms, WeightTable
 
-SETTINGS = Settings.model_validate(
-    {
-        "name": "tiny",
-        "smoothness": 0.1,
-        "levels": [{"spacing_mm": 64.0, "shrink": 2, "steps": 1}, {"spacing_mm": 48.0, "steps": 2}],
-        "refine": {"steps": 1},
-        "banks": {
-            "mr": [
-                {"name": "sad", "metric": "sad"},
-                {"name": "mi", "metric": "mi", "stage": "levels"},
-                {"name": "fine", "metric": "ncc", "stage": "refine"},
-            ]
-        },
-    }
-)
+FINE = {"name": "fine", "metric": "ncc", "stage": "refine"}
+BANK = [SAD, {"name": "mi", "metric": "mi", "stage": "levels"}, FINE]
+SETTINGS = small_settings((64.0, 2, 1), (48.0, 1, 2), refine=1, banks={"mr": BANK})
 
 
 def step_with(costs, shares) -> Step:
@@ -52,6 +38,8 @@ def test_maps_against_loops(per_label):
     shares = rng.random((n_nodes, n_labels, n_classes) if per_label else (n_nodes, n_classes)).astype(np.float32)
     weights = WeightTable(np.array([[0.2, 0.9], [0.8, 0.1]]), ("sad", "ncc"), (0, 5), 0.1)
     maps = node_evidence(step_with(costs, shares), weights, ("sad", "ncc"))
+    corners = maps.geometry.points(np.array([[0.0, 0, 0], [2.0, 2, 2]]))
+    np.testing.assert_allclose(corners, [[0.0] * 3, [16.0] * 3])
     for n in range(n_nodes):
         parts = np.zeros((n_members, n_labels))
         for m in range(n_members):
@@ -61,16 +49,6 @@ def test_maps_against_loops(per_label):
         best, second, _ = sorted(parts.sum(axis=0))
         assert maps.confidence.ravel()[n] == pytest.approx(second - best, abs=1e-6)
         np.testing.assert_allclose(maps.influence.reshape(2, -1)[:, n], parts.std(axis=1), atol=1e-6)
-
-
-def test_nodes_know_where_they_lie():
-    maps = node_evidence(
-        step_with(np.zeros((1, 27, 3), dtype=np.float32), np.ones((27, 1), dtype=np.float32)),
-        WeightTable.constant(dict.fromkeys(("sad",), 1.0), 0.1),
-        ("sad",),
-    )
-    corners = maps.geometry.points(np.array([[0.0, 0, 0], [2.0, 2, 2]]))
-    np.testing.assert_allclose(corners, [[0.0] * 3, [16.0] * 3])
 
 
 def test_a_linear_function_of_position_is_interpolated_exactly():
@@ -87,13 +65,6 @@ def pair():
     return make_phantom(seed=2, shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
 
 
-def run(pair, **options):
-    return register(
-        pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels, config=SETTINGS,
-        **options,
-    )  # fmt: skip
-
-
 def test_evidence_is_measured_only_when_asked_for_and_changes_nothing(pair, tmp_path):
     job = Job(fixed=pair.fixed, moving=pair.moving, config=SETTINGS)
     plain, kept = workflow.run(job, keep_view=False), workflow.run(job)
@@ -105,26 +76,3 @@ def test_evidence_is_measured_only_when_asked_for_and_changes_nothing(pair, tmp_
     kept.save(tmp_path / "kept")
     assert not (tmp_path / "plain" / "view" / "nodes.npz").exists()
     assert (tmp_path / "kept" / "view" / "nodes.npz").is_file()
-
-
-def test_structure_rows_measure_what_they_name(pair):
-    result = run(pair)
-    rows = result.structures()
-    assert [row["label"] for row in rows] == [1, 2, 3, 4, 5, 6]
-    voxel_ml = 8.0**3 / 1000
-    for row in rows:
-        assert row["dice_after"] == result.dice[row["label"]]["after"]
-        assert row["volume_fixed_ml"] == pytest.approx((pair.fixed_labels.data == row["label"]).sum() * voxel_ml)
-        assert (row["state"] == "scored") == (result.warped_labels.data == row["label"]).any()
-
-
-def test_a_structure_that_one_side_lacks_stays_in_the_table(pair):
-    bare = pair.fixed_labels.data.copy()
-    bare[bare == 3] = 0
-    found = run(pair.with_fixed(labels=replace(pair.fixed_labels, data=bare)))
-    row = next(r for r in found.structures() if r["label"] == 3)
-    assert row["state"] == "no reference"
-    assert row["dice_after"] is None
-    assert row["hd95_mm"] is None
-    assert row["volume_fixed_ml"] == 0.0
-    assert row["volume_after_ml"] > 0.0

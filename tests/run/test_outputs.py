@@ -72,7 +72,7 @@ def test_itk_composes_what_the_result_says_at_voxels_and_between(shrunken, folde
     assert np.linalg.norm(by_itk(forward, centres) - exact, axis=1).max() < 0.01
 
 
-def test_inverse_undoes_what_the_file_does(folder, pair):
+def test_inverse_and_warped_image_are_those_of_the_file(folder, pair, shrunken):
     """Each moving voxel returns to where it was: the inverse is that of the stored map, not of its voxels alone."""
     there, back = (sitk.ReadTransform(str(folder / f"{name}.h5")) for name in ("transform", "inverse"))
     size = np.array(pair.moving.geometry.shape)
@@ -80,9 +80,6 @@ def test_inverse_undoes_what_the_file_does(folder, pair):
     centres = pair.moving.geometry.points(index.astype(float))
     error = np.linalg.norm(by_itk(there, by_itk(back, centres)) - centres, axis=1)
     assert np.percentile(error, 95) < 0.01
-
-
-def test_warped_image_is_that_of_the_file(shrunken, folder, pair):
     again = warp_image(pair.moving, read_transform(folder / "transform.h5", pair.fixed.geometry))
     inside = (slice(3, -3),) * 3
     difference = np.abs(again.data - shrunken.warped.data)[inside]

@@ -69,7 +69,7 @@ def test_predicted_labels_choose_the_weights_of_both_stages(model, predictor, fi
         assert other.provenance.classes_from == ("none" if other.warped_labels is None else "labels")
 
 
-def test_predicted_labels_are_not_a_result(predicted, tmp_path, recwarn):
+def test_predicted_labels_are_not_a_result(predicted, tmp_path, recwarn, model, files):
     assert predicted.warped_labels is None
     assert predicted.dice == {}
     assert predicted.warnings == ()
@@ -79,9 +79,6 @@ def test_predicted_labels_are_not_a_result(predicted, tmp_path, recwarn):
     assert content["provenance"]["classes_from"] == "predicted"
     assert "moving_labels" not in content["provenance"]["inputs_sha256"]
     assert not recwarn.list
-
-
-def test_given_labels_are_scored_though_predicted_ones_choose(model, files, predicted):
     found = register(**files, model=model, predict_classes=True)
     np.testing.assert_array_equal(field(found), field(predicted))
     assert found.provenance.classes_from == "predicted"
@@ -96,29 +93,25 @@ def test_one_column_has_nothing_to_predict(model, files, training_list):
     assert register(**files, config=settings).provenance.classes_from == "none"
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
+def test_a_malformed_predictor_is_refused(model, files, tmp_path, training_list):
+    for damage in [
         {"features": 99},
         {"classes": [0, 1]},
         {"classes": [0, 1, 2, 3, 4, 5, 9]},
         {"perceptron": {}},
         {"names": 3},
         {"modality": "ct"},
-    ],
-    ids=str,
-)
-def test_a_malformed_predictor_is_refused(model, files, damage, tmp_path, training_list):
-    model.save(tmp_path / "m.json")
-    content = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
-    content["class_predictor"] |= damage
-    (tmp_path / "m.json").write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(RegweaveError, match="E170"):
-        register(**files, model=tmp_path / "m.json")
-    pairs = training_list.write(tmp_path / "pairs.csv", training_list.line(0))
-    with pytest.raises(RegweaveError, match="E170"):
-        evaluate(pairs, tmp_path / "out", models=[tmp_path / "m.json"])
-    assert not (tmp_path / "out").exists()
+    ]:
+        model.save(tmp_path / "m.json")
+        content = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
+        content["class_predictor"] |= damage
+        (tmp_path / "m.json").write_text(json.dumps(content), encoding="utf-8")
+        with pytest.raises(RegweaveError, match="E170"):
+            register(**files, model=tmp_path / "m.json")
+        pairs = training_list.write(tmp_path / "pairs.csv", training_list.line(0))
+        with pytest.raises(RegweaveError, match="E170"):
+            evaluate(pairs, tmp_path / "out", models=[tmp_path / "m.json"])
+        assert not (tmp_path / "out").exists()
 
 
 def test_evaluation_with_and_without_the_mask(model, files, tmp_path, training_list, predicted):
@@ -140,7 +133,7 @@ def test_evaluation_with_and_without_the_mask(model, files, tmp_path, training_l
     assert content["results"][1]["scores"]["regularity"]["sdlogj"] == predicted.regularity["sdlogj"]
 
 
-def test_evaluation_of_some_structures(model, files, tmp_path, training_list):
+def test_evaluation_of_some_structures(model, tmp_path, training_list):
     """A model of some structures can be evaluated on label maps that show more."""
     weights = replace(model.weights, matrix=model.weights.matrix[:, [0, 2, 3]], classes=(0, 2, 3))
     few = replace(model, predictor=None, weights=weights)
@@ -178,16 +171,13 @@ def test_reading_keeps_chosen_labels_only(files):
     assert kept.data.dtype == whole.data.dtype
 
 
-def test_start_from_what_the_predictor_tells(model, files, predicted):
+def test_start_from_structures_needs_a_predictor_that_it_follows(model, files, predicted):
     found = register(files["fixed"], files["moving"], model=model, init="structures")
 
     start = found.images.pair.initial_field
     assert start is not None
     assert np.abs(start.data).max() > 0.1
     assert (field(found) != field(predicted)).any()
-
-
-def test_start_from_structures_needs_a_predictor(model, files):
     for other in (None, replace(model, predictor=None)):
         with pytest.raises(UsageError, match=r"E187.*predictor"):
             register(files["fixed"], files["moving"], model=other, init="structures")

@@ -12,6 +12,7 @@ import SimpleITK as sitk  # noqa: N813
 from scipy.spatial.transform import Rotation
 
 import regweave
+from made_pairs import bare, small_settings
 from phantoms import make_phantom
 from regweave import _core, notices
 from regweave.config.settings import Settings
@@ -26,24 +27,11 @@ from regweave.run import register as workflow
 from regweave.run.job import Job
 from regweave.run.memory import no_cache
 from regweave.spatial.warp import invert, warp_points
-from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Transform, Volume, WeightTable
+from regweave.types import Field, Geometry, ImagePair, LabelMap, Transform, Volume, WeightTable
 
 LPS_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
-SMALL = Settings.model_validate(
-    {
-        "name": "small",
-        "smoothness": 0.1,
-        "levels": [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 24.0, "shrink": 1, "steps": 2}],
-        "refine": {"steps": 5},
-        "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]},
-    }
-)
+SMALL = small_settings((48.0, 2, 2), (24.0, 1, 2), refine=5)
 MEMBERS = ("sad", "ncc")
-
-
-def bare(image):
-    """An image without the labels and the mask that those of phantoms bring."""
-    return dataclasses.replace(image, labels=None, mask=None) if isinstance(image, Image) else image
 
 
 def register(fixed, moving, **given):
@@ -87,26 +75,16 @@ def as_tuple(value: Volume | LabelMap):
     return value.data, LPS_RAS @ value.geometry.affine
 
 
-@pytest.mark.parametrize("kind", [as_itk, as_nibabel, as_tuple])
-def test_images_of_other_libraries_give_the_same_bits(pair, plain, kind):
-    found = register(
-        kind(pair.fixed),
-        kind(pair.moving),
-        fixed_labels=kind(pair.fixed_labels),
-        moving_labels=kind(pair.moving_labels),
-        config=SMALL,
-    )
-    assert same_bits(found, plain)
-    assert np.array_equal(found.warped_labels.data, plain.warped_labels.data)
-    assert {v: r["after"] for v, r in found.dice.items()} == {v: r["after"] for v, r in plain.dice.items()}
-
-
-@pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".nrrd", ".mha"])
-def test_files_of_every_format_give_the_same_bits(pair, plain, tmp_path, suffix):
-    for name in ("fixed", "moving"):
-        write_image(tmp_path / f"{name}{suffix}", getattr(pair, name))
-    found = register(tmp_path / f"fixed{suffix}", str(tmp_path / f"moving{suffix}"), config=SMALL)
-    assert same_bits(found, plain)
+def test_images_of_other_libraries_and_files_of_other_formats_give_the_same_bits(pair, plain, tmp_path):
+    names = ("fixed", "moving", "fixed_labels", "moving_labels")
+    for kind in (as_itk, as_nibabel, as_tuple):
+        found = register(**{name: kind(getattr(pair, name)) for name in names}, config=SMALL)
+        assert same_bits(found, plain)
+        assert np.array_equal(found.warped_labels.data, plain.warped_labels.data)
+        assert {v: r["after"] for v, r in found.dice.items()} == {v: r["after"] for v, r in plain.dice.items()}
+    write_image(tmp_path / "fixed.nrrd", pair.fixed)
+    write_image(tmp_path / "moving.nii.gz", pair.moving)
+    assert same_bits(register(tmp_path / "fixed.nrrd", str(tmp_path / "moving.nii.gz"), config=SMALL), plain)
 
 
 def test_same_bits_for_any_thread_count_and_in_every_run(pair, plain):
@@ -117,14 +95,8 @@ def test_same_bits_for_any_thread_count_and_in_every_run(pair, plain):
         assert np.array_equal(found.inverse.field.data, plain.inverse.field.data)
         assert np.array_equal(found.warped.data, plain.warped.data)
         assert found.provenance.threads == n
+        assert (found.warped_labels, found.dice) == (None, {})  # labels, which are not given here, change no prediction
     assert _core.threads() == before
-
-
-def test_labels_do_not_change_a_prediction_without_classes(pair, plain):
-    bare = run(pair)
-    assert same_bits(bare, plain)
-    assert bare.warped_labels is None
-    assert bare.dice == {}
 
 
 def stored_as(value, order, flips):
@@ -185,7 +157,7 @@ def test_a_turn_of_both_images_turns_the_result(uneven, uneven_result):
         assert found.regularity[number] == pytest.approx(uneven_result.regularity[number], rel=1e-2)
 
 
-def test_other_orientation_and_oblique_at_once(uneven, uneven_result):
+def test_other_orientation_and_oblique_at_once(uneven):
     rotation, offset = Rotation.from_euler("xyz", [0.2, 0.5, -0.4]).as_matrix(), np.array([-20.0, 5.0, 60.0])
     moving = stored_as(turned(uneven.moving, rotation, offset), (1, 0, 2), (1,))
     start = np.eye(4)
@@ -240,7 +212,7 @@ def test_start_from_a_linear_transform_file(pair, tmp_path):
     np.testing.assert_allclose(found.warped.data, pair.fixed.data, atol=1.0)
 
 
-def test_start_from_an_earlier_result(pair, plain, tmp_path):
+def test_start_from_an_earlier_result_and_from_a_field_of_another_grid(pair, plain, tmp_path):
     write_transform(tmp_path / "t.h5", plain.transform)
     again = run(pair, init=str(tmp_path / "t.h5"), fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
     for value, row in again.dice.items():
@@ -248,39 +220,28 @@ def test_start_from_an_earlier_result(pair, plain, tmp_path):
         assert row["before"] == plain.dice[value]["before"]
     assert again.summary()["mean_dice"]["after"] > plain.summary()["mean_dice"]["before"]
     assert again.regularity["folding_fraction"] == 0
-
-
-def test_start_from_a_field_of_another_grid(pair, plain, tmp_path):
     coarse = Geometry((10, 10, 10), np.diag([20.0, 20.0, 20.0, 1.0]))
     coarse.affine[:3, 3] = -93.0
-    field = Field(np.full((3, 10, 10, 10), 3.0, dtype=np.float32), coarse)
-    write_transform(tmp_path / "t.h5", Transform(field))
-    found = run(pair, init=tmp_path / "t.h5", fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
+    write_transform(tmp_path / "other.h5", Transform(Field(np.full((3, 10, 10, 10), 3.0, dtype=np.float32), coarse)))
+    found = run(pair, init=tmp_path / "other.h5")
     assert found.transform.field.geometry.shape == pair.fixed.geometry.shape
 
 
-@pytest.mark.parametrize("method", ["none", "moments"])
-def test_start_by_method(pair, method):
+def test_start_by_method_and_starts_that_cannot_be(pair, tmp_path):
     far = shifted(pair.moving, (500.0, 0.0, 0.0))
-    if method == "none":
-        with pytest.raises(RegweaveError, match=r"E120.*--init moments"):
-            register(pair.fixed, far, config=SMALL, init=method)
-        return
-    found = register(pair.fixed, far, config=SMALL, init=method)
+    with pytest.raises(RegweaveError, match=r"E120.*--init moments"):
+        register(pair.fixed, far, config=SMALL, init="none")
+    found = register(pair.fixed, far, config=SMALL, init="moments")
     assert found.transform.affine[0, 3] == pytest.approx(500, abs=20)
-
-
-def test_start_that_is_neither_method_nor_file(pair):
     with pytest.raises(UsageError, match=r"E187.*none, moments, rigid, affine, structures"):
         run(pair, init="centre")
-
-
-def test_a_start_that_mirrors_is_refused(pair, tmp_path):
-    matrix = np.diag([-1.0, 1.0, 1.0, 1.0])
+    matrix = np.diag([-1.0, -1.0, -1.0, 1.0])
     write_linear(tmp_path / "mirror.tfm", matrix)
     for init in (matrix, tmp_path / "mirror.tfm"):
         with pytest.raises(RegweaveError, match=r"E115.*mirrors the patient"):
-            register(pair.fixed, pair.moving, config=SMALL, init=init)
+            run(pair, init=init)
+    with pytest.raises(UsageError, match=r"E115.*builtins\.int"):
+        run(pair, init=7)
 
 
 def test_start_from_memory(pair):
@@ -293,8 +254,6 @@ def test_start_from_memory(pair):
     np.testing.assert_array_equal(by_itk.transform.field.data, found.transform.field.data)
     again = register(pair.fixed, far, config=SMALL, init=found.transform)
     assert again.provenance.start.requested == "field in memory"
-    with pytest.raises(UsageError, match=r"E115.*builtins\.int"):
-        register(pair.fixed, far, config=SMALL, init=7)
 
 
 def model_with(matrix, classes, **settings) -> Model:
@@ -302,7 +261,7 @@ def model_with(matrix, classes, **settings) -> Model:
     return Model(WeightTable(np.array(matrix), MEMBERS, classes, 0.2), chosen, "mr")
 
 
-def test_model_brings_its_weights_and_its_settings(pair, plain, tmp_path):
+def test_model_brings_its_weights_and_its_settings(pair, tmp_path):
     known = tuple(range(7))
     matrix = np.full((2, 7), 0.5)
     matrix[:, 3] = (1.0, 0.0)
@@ -342,18 +301,15 @@ def test_model_that_does_not_fit(pair):
         register(pair.fixed, pair.moving, model=two, metrics={"sad": 2.0, "ncc": 1.0})
     with pytest.raises(RegweaveError, match=r"E170.*the bank has sad, mi, ncc, dwt"):
         register(pair.fixed, pair.moving, model=two, preset="paper")
-
-
-def test_model_with_a_pairwise_weight_below_zero(pair):
-    model = model_with(np.full((2, 1), 0.5), (0,))
     for value in (-0.1, math.nan, math.inf):
-        changed = dataclasses.replace(model, weights=dataclasses.replace(model.weights, pairwise=value))
+        changed = dataclasses.replace(two, weights=dataclasses.replace(two.weights, pairwise=value))
         with pytest.raises(RegweaveError, match=r"E170.*pairwise"):
             register(pair.fixed, pair.moving, model=changed)
 
 
-def test_metrics_by_hand(pair):
-    found = run(pair, metrics={"sad": 2.0, "mind": 1.0})
+def test_metrics_and_engine_by_hand(pair):
+    found = run(pair, metrics={"sad": 2.0, "mind": 1.0}, engine="icm")
+    assert found.provenance.settings.engine == "icm"
     assert found.weights.members == ("sad", "mind")
     np.testing.assert_allclose(found.weights.matrix, [[2 / 3], [1 / 3]])
     assert [m.name for m in found.provenance.settings.banks["mr"]] == ["sad", "mind"]
@@ -362,38 +318,36 @@ def test_metrics_by_hand(pair):
     assert kept.provenance.settings.banks["mr"][0].support == 9  # the member of that name, not the bare metric
     with pytest.raises(UsageError, match=r"E181.*'nnc'.*available"):
         run(pair, metrics={"nnc": 1.0})
-
-
-@pytest.mark.parametrize("given", [{"sad": -1.0}, {"sad": 0.0}, {"sad": math.nan}, {"sad": 1.0, "ncc": math.inf}])
-def test_weights_by_hand_that_mean_nothing(pair, given):
-    with pytest.raises(UsageError, match="E188"):
-        run(pair, metrics=given)
-
-
-def test_engine_by_hand(pair):
-    found = run(pair, engine="icm")
-    assert found.provenance.settings.engine == "icm"
+    for given in ({"sad": -1.0}, {"sad": 0.0}, {"sad": math.nan}, {"sad": 1.0, "ncc": math.inf}):
+        with pytest.raises(UsageError, match="E188"):
+            run(pair, metrics=given)
     with pytest.raises(UsageError, match=r"unknown engine 'trvs'; .*available: .*trws"):
         run(pair, engine="trvs")
 
 
-def test_refinement_left_out_is_told_and_recorded(pair):
+def test_warnings_are_given_and_recorded(pair, tmp_path):
+    """Of a refinement that is left out, of a label that leaves the image, and of voxels that hold no number."""
     with pytest.warns(RegweaveWarning, match="W206"):
         found = run(pair, metrics={"mi": 1})
     assert [w[:4] for w in found.warnings if "W206" in w] == ["W206"]
     assert found.refinement == ()
-
-
-def test_label_that_leaves_the_image_is_told(pair):
     labels = np.zeros(pair.moving.geometry.shape, np.uint8)
     labels[31, 16, 16] = 9
     fixed = Volume(np.ascontiguousarray(pair.fixed.data[:20]), Geometry((20, 32, 32), pair.fixed.geometry.affine))
     with pytest.warns(RegweaveWarning, match="W203: label 9 vanished"):
         found = register(fixed, pair.moving, config=SMALL, moving_labels=LabelMap(labels, pair.moving.geometry))
     assert any("W203" in w for w in found.warnings)
+    holes = pair.fixed.data.copy()
+    holes[0, 0, 0] = np.nan
+    write_image(tmp_path / "f.nrrd", Volume(holes, pair.fixed.geometry))
+    with pytest.raises(RegweaveError, match="E104"):
+        register(tmp_path / "f.nrrd", pair.moving, config=SMALL)
+    with pytest.warns(RegweaveWarning, match="W205"):
+        found = register(tmp_path / "f.nrrd", pair.moving, config=SMALL, nonfinite="mask")
+    assert any("W205" in w for w in found.warnings)
 
 
-def test_progress(pair):
+def test_progress_and_an_error_of_its_callback(pair):
     told: list[Progress] = []
     run(pair, on_progress=told.append)
     assert list(dict.fromkeys(p.stage for p in told)) == [
@@ -408,8 +362,6 @@ def test_progress(pair):
     assert fractions == sorted(fractions)
     assert fractions[0] == 0 < steps[0].fraction < steps[3].fraction < fractions[-1] < 1
 
-
-def test_an_error_in_a_callback_comes_out_and_threads_are_restored(pair):
     def stop(progress: Progress) -> None:
         raise KeyboardInterrupt
 
@@ -419,7 +371,7 @@ def test_an_error_in_a_callback_comes_out_and_threads_are_restored(pair):
     assert _core.threads() == before
 
 
-def test_summary_is_complete_and_plain_json(pair, plain):
+def test_summary_is_complete_and_plain_json(plain):
     summary = json.loads(json.dumps(plain.summary(), allow_nan=False))
     assert set(summary["dice"]) == {"1", "2", "3", "4", "5", "6"}
     assert summary["dice"]["3"]["name"] == "mandible"
@@ -447,38 +399,43 @@ def test_summary_is_complete_and_plain_json(pair, plain):
     assert provenance["modality"] == {"fixed": "mr", "moving": "mr", "bank": "mr"}
 
 
-def test_dice_of_missing_structures(pair):
-    moving = pair.moving_labels.data.copy()
-    moving[moving == 2] = 0
-    labels = LabelMap(moving, pair.moving.geometry)
-    found = run(pair, fixed_labels=pair.fixed_labels, moving_labels=labels)
-    assert found.dice[2]["state"] == "not in moving"
+def test_structures_that_one_image_lacks_are_not_scored(pair):
+    fixed, moving = pair.fixed_labels.data.copy(), pair.moving_labels.data.copy()
+    fixed[fixed == 3], moving[moving == 2] = 0, 0
+    lacking = {"fixed_labels": LabelMap(fixed, pair.fixed.geometry, pair.fixed_labels.names)}
+    found = run(pair, **lacking, moving_labels=LabelMap(moving, pair.moving.geometry))
+    assert (found.dice[2]["state"], found.dice[3]["state"]) == ("not in moving", "no reference")
     assert np.isnan(found.dice[2]["after"])
-    scored = [row for value, row in found.dice.items() if value != 2]
+    scored = [row for value, row in found.dice.items() if value not in (2, 3)]
     for when in ("before", "after"):
         assert found.mean_dice[when] == pytest.approx(np.mean([row[when] for row in scored]))
     assert found.summary()["mean_dice"] == found.mean_dice
     assert found.dice[4]["name"] == "left parotid"  # the fixed image's own name wins
+    rows = found.structures()
+    assert [row["label"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert (rows[2]["dice_after"], rows[2]["hd95_mm"], rows[2]["volume_fixed_ml"]) == (None, None, 0.0)
+    assert rows[2]["volume_after_ml"] > 0.0
+    for row in rows:
+        assert row["volume_fixed_ml"] == pytest.approx((fixed == row["label"]).sum() * 6.0**3 / 1000)
 
 
-@pytest.mark.parametrize(("n", "warned"), [(1, False), (200, True)])
-def test_the_inverse_is_warned_of_by_its_share_of_the_body(pair, monkeypatch, n, warned):
-    def spoilt(transform, geometry, **options):
-        found = invert(transform, geometry, **options)
-        inside = np.flatnonzero(pair.moving_labels.data)[:n]
-        found[1].flat[inside] = 0.6
-        return found
+def test_the_inverse_is_warned_of_by_its_share_of_the_body(pair, monkeypatch):
+    for n, warned in ((1, False), (200, True)):
 
-    monkeypatch.setattr(workflow, "invert", spoilt)
-    with notices.muted():
-        found = run(pair, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
-    assert found.inverse_error.inexact_voxels == n
-    texts = [w for w in found.warnings if w.startswith("W202")]
-    assert bool(texts) == warned
-    assert found.verdict.word == ("look" if warned else "pass")
-    if warned:
-        assert "inexact at 200 voxels of the body" in texts[0]
-        assert "contours and images are not affected" in texts[0]
+        def spoilt(transform, geometry, n=n, **options):
+            found = invert(transform, geometry, **options)
+            found[1].flat[np.flatnonzero(pair.moving_labels.data)[:n]] = 0.6
+            return found
+
+        monkeypatch.setattr(workflow, "invert", spoilt)
+        with notices.muted():
+            found = run(pair, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
+        assert found.inverse_error.inexact_voxels == n
+        texts = [w for w in found.warnings if w.startswith("W202")]
+        assert bool(texts) == warned
+        assert found.verdict.word == ("look" if warned else "pass")
+    assert "inexact at 200 voxels of the body" in texts[0]
+    assert "contours and images are not affected" in texts[0]
 
 
 def test_identity(pair):
@@ -486,25 +443,6 @@ def test_identity(pair):
     assert np.abs(found.transform.field.data).max() < 0.06
     np.testing.assert_allclose(found.warped.data, pair.fixed.data, atol=1.0)
     assert found.inverse_consistency_mm["max"] < 0.01
-
-
-def test_save_refuses_an_existing_folder(plain, tmp_path):
-    plain.save(tmp_path / "out")
-    with pytest.raises(RegweaveError, match="E150"):
-        plain.save(tmp_path / "out")
-    plain.save(tmp_path / "out", overwrite=True)
-    assert len(list((tmp_path / "out").iterdir())) == 9
-
-
-def test_reading_rules_reach_the_files(pair, tmp_path):
-    holes = pair.fixed.data.copy()
-    holes[0, 0, 0] = np.nan
-    write_image(tmp_path / "f.nrrd", Volume(holes, pair.fixed.geometry))
-    with pytest.raises(RegweaveError, match="E104"):
-        register(tmp_path / "f.nrrd", pair.moving, config=SMALL)
-    with pytest.warns(RegweaveWarning, match="W205"):
-        found = register(tmp_path / "f.nrrd", pair.moving, config=SMALL, nonfinite="mask")
-    assert any("W205" in w for w in found.warnings)
 
 
 def test_a_label_map_without_labels_is_refused(phantom_pair):

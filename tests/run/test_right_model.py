@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from made_pairs import NCC, SAD, bare, small_settings, write_pair
 from phantoms import make_phantom
 from regweave import notices
 from regweave.cli import main
-from regweave.config.presets import preset
-from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
-from regweave.io import read_image, read_labels, write_image, write_labels
+from regweave.io import read_image, read_labels
 from regweave.io.labels import StructureMatch
 from regweave.io.modality import modality_of
 from regweave.jobs.table import PairFiles, in_one_numbering
@@ -23,22 +22,9 @@ from regweave.run.resolve import Recipe, doubt_volumes
 from regweave.training.run import choose_bank, scan
 from regweave.types import Image, ImagePair, LabelMap, StructureMaps, Volume, WeightTable
 
-BANK = [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]
+BANK = [SAD, NCC]
 MULTI = [{"name": "mi", "metric": "mi", "stage": "levels"}, {"name": "ngf", "metric": "ngf"}]
-SMALL = Settings.model_validate(
-    {
-        "name": "small",
-        "smoothness": 0.1,
-        "levels": [{"spacing_mm": 48.0, "steps": 3}, {"spacing_mm": 24.0, "steps": 3}],
-        "refine": {"steps": 5},
-        "banks": {"mr": BANK, "ct": BANK, "multi": MULTI},
-    }
-)
-
-
-def bare(image):
-    """An image without the labels and the mask that those of phantoms bring."""
-    return replace(image, labels=None, mask=None) if isinstance(image, Image) else image
+SMALL = small_settings((48.0, 1, 3), (24.0, 1, 3), refine=5, banks={"mr": BANK, "ct": BANK, "multi": MULTI})
 
 
 def register(fixed, moving, **given):
@@ -81,6 +67,8 @@ def test_what_is_stated_decides(pair):
         register(pair.fixed, pair.moving, model=model_for("mr"), **vars(stated))
     with pytest.raises(UsageError, match="E175"):
         register(pair.fixed, pair.moving, config=SMALL, fixed_modality="x-ray")
+    found = register(pair.fixed, pair.moving, config=SMALL, fixed_modality="t1", moving_modality="t2")
+    assert found.provenance.modality.bank == "multi"
 
 
 def test_two_modalities_have_a_bank_of_their_own(pair):
@@ -99,21 +87,11 @@ def test_two_modalities_have_a_bank_of_their_own(pair):
         register(pair.fixed, moving, model=model_for("ct"))
 
 
-def test_two_contrasts_of_mr_can_be_stated(pair):
-    found = register(pair.fixed, pair.moving, config=SMALL, fixed_modality="t1", moving_modality="t2")
-    assert found.provenance.modality.bank == "multi"
-
-
 def test_each_image_has_its_own_window_and_fill(pair):
     found = register(as_ct(pair.fixed), pair.moving, config=SMALL)
     assert found.warped.data.min() >= 0  # outside a moving MR is 0, whatever the fixed image is
     back = register(pair.fixed, as_ct(pair.moving), config=SMALL)
     assert back.warped.data.min() == pytest.approx(-1000, abs=0.01)
-
-
-def test_newest_presets_have_the_bank():
-    for name in ("default", "paper"):
-        assert {m.metric for m in preset(name).banks["multi"]} <= {"mi", "ngf", "mind"}
 
 
 def renumbered(labels: LabelMap, to: dict[int, int]) -> LabelMap:
@@ -165,24 +143,19 @@ def listed(pair, tmp_path):
         folder = tmp_path / f"p{k}"
         folder.mkdir()
         moving = renumbered(pair.moving_labels, to)
-        write_image(folder / "fixed.nii.gz", pair.fixed)
-        write_image(folder / "moving.nii.gz", pair.moving if k == 0 else as_ct(pair.moving))
-        write_labels(folder / "fixed_labels.nii.gz", renumbered(pair.fixed_labels, to))
-        write_labels(folder / "moving_labels.nii.gz", moving)
+        fixed = replace(pair.fixed, labels=renumbered(pair.fixed_labels, to))
+        image = pair.moving if k == 0 else as_ct(pair.moving)
+        files = write_pair(folder, ImagePair(fixed, Image.of(image, moving)))
         (folder / "labels.json").write_text(json.dumps({str(v): n for v, n in moving.names.items()}))
-        files = [folder / f"{name}.nii.gz" for name in ("fixed", "moving", "fixed_labels", "moving_labels")]
-        out.append(PairFiles(f"p{k}", *files, f"p{k}"))
+        out.append(PairFiles(f"p{k}", *files.values(), f"p{k}"))
     return out
 
 
-def test_a_list_is_numbered_by_name(listed, pair):
+def test_a_list_is_numbered_by_name_and_several_kinds_are_refused(listed, pair):
     reading = in_one_numbering(Reading(), listed)
     maps = [reading.labels(p.moving_labels, pair.moving.geometry) for p in listed]
     np.testing.assert_array_equal(maps[0].data, maps[1].data)
     assert Reading.from_json(json.loads(json.dumps(reading.to_json()))) == reading
-
-
-def test_a_training_list_of_several_kinds_is_refused(listed):
     with pytest.raises(RegweaveError) as caught:
         choose_bank(scan(listed, in_one_numbering(Reading(), listed)))
     assert caught.value.code == "E172"
@@ -219,17 +192,21 @@ def test_ct_and_mr_of_the_abdomen_share_four_organs(data_root):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(
-    ("name", "modality"),
-    [
-        ("openkbp_head_neck", "ct"), ("btcv_abdomen", "ct"), ("totalseg_abdomen", "ct"), ("chaos_mr_abdomen", "mr"),
-        ("ibsr18_64", "mr"), ("msd_hippocampus", "mr"), ("acdc_mm", "mr"), ("mscmr_cardiac", "mr"),
-        ("lpba40_80", "mr"), ("fvb_mouse_brain", "mr"),
-    ],
-)  # fmt: skip
-def test_modality_of_real_images(data_root, name, modality):
-    for path in sorted((data_root / name).glob("*/image.nii.gz"))[:4]:
-        assert modality_of(read_image(path)) == modality, path.parent.name
+def test_modality_of_real_images(data_root):
+    for name, modality in [
+        ("openkbp_head_neck", "ct"),
+        ("btcv_abdomen", "ct"),
+        ("totalseg_abdomen", "ct"),
+        ("chaos_mr_abdomen", "mr"),
+        ("ibsr18_64", "mr"),
+        ("msd_hippocampus", "mr"),
+        ("acdc_mm", "mr"),
+        ("mscmr_cardiac", "mr"),
+        ("lpba40_80", "mr"),
+        ("fvb_mouse_brain", "mr"),
+    ]:
+        for path in sorted((data_root / name).glob("*/image.nii.gz"))[:4]:
+            assert modality_of(read_image(path)) == modality, path.parent.name
 
 
 def test_labels_without_names_keep_their_numbers_and_doubts_are_told(pair):
@@ -266,14 +243,11 @@ def test_volumes_of_another_size_than_the_model_segments_are_told(pair):
         assert [t.startswith("W247") and "label 2 has" in t for t in texts] == [True] * warned
 
 
-def test_label_maps_without_anything_in_common_are_refused(pair):
+def test_label_maps_without_anything_in_common_and_fixed_labels_alone(pair):
     bare = [replace(labels, names={}) for labels in (pair.fixed_labels, pair.moving_labels)]
     other = replace(bare[0], data=np.where(bare[0].data > 0, bare[0].data + 20, 0))
     with pytest.raises(RegweaveError, match=r"E126.*neither a name nor a number"):
         register(pair.fixed, pair.moving, config=SMALL, fixed_labels=other, moving_labels=bare[1])
-
-
-def test_fixed_labels_alone_are_told(pair):
     with notices.muted(), notices.collected() as texts:
         register(pair.fixed, pair.moving, config=SMALL, fixed_labels=pair.fixed_labels)
     assert [t for t in texts if t.startswith("W249: nothing is scored") and "moving labels are missing" in t]

@@ -6,11 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from made_pairs import small_settings, write_pair
 from phantoms import make_phantom
 from regweave import notices
-from regweave.config.settings import Settings
 from regweave.errors import UsageError
-from regweave.io import write_image, write_labels
 from regweave.report.boilerplate import boilerplate
 from regweave.run.job import recorded_call
 from regweave.run.register import register
@@ -19,15 +18,7 @@ from regweave.spatial.rigid import motions_of
 from regweave.spatial.warp import warp_points
 from regweave.types import Geometry, Image, LabelMap, Transform, Volume
 
-SETTINGS = Settings.model_validate(
-    {
-        "name": "small",
-        "smoothness": 0.1,
-        "levels": [{"spacing_mm": 24.0, "shrink": 2, "steps": 2}],
-        "refine": {"steps": 6},
-        "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]},
-    }
-)
+SETTINGS = small_settings((24.0, 2, 2), refine=6)
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +52,7 @@ def test_the_mandible_is_rigid_in_every_output(pair, result, tmp_path):
 
 
 def test_the_record_gives_the_same_bits(pair, tmp_path):
-    paths = {}
-    for name, data in (("fixed", pair.fixed), ("moving", pair.moving)):
-        paths[name] = tmp_path / f"{name}.nii.gz"
-        write_image(paths[name], data)
-        paths[f"{name}_labels"] = tmp_path / f"{name}_labels.nii.gz"
-        write_labels(paths[f"{name}_labels"], data.labels)
-    first = register(**paths, config=SETTINGS, rigid=["3"])
+    first = register(**write_pair(tmp_path, pair), config=SETTINGS, rigid=["3"])
     first.save(tmp_path / "out", write=["transform"])
     again = register(**recorded_call(tmp_path / "out"))
     assert again.provenance.call.rigid == ("3",)
@@ -89,14 +74,11 @@ def ct(*, bone=True):
     )
 
 
-def test_bones_are_those_of_the_threshold_and_of_the_names():
+def test_bones_and_pieces_are_parts():
     parts = rigid_parts(["bones"], ct())
     assert sorted(parts.names.values()) == ["Bone_Mandible", "bones", "bones"]
     assert {name: int((parts.data == v).sum()) for v, name in parts.names.items()}["Bone_Mandible"] == 150
     assert sorted(np.bincount(parts.data.ravel())[1:].tolist()) == [150, 250, 400]
-
-
-def test_pieces_of_a_structure_are_parts_and_specks_follow():
     image = ct()
     labels = image.labels.data.copy()
     labels[0:4, 18:22, 0:4] = 2
@@ -105,30 +87,24 @@ def test_pieces_of_a_structure_are_parts_and_specks_follow():
     assert sorted(np.bincount(parts.data.ravel())[1:].tolist()) == [64, 101]
 
 
-@pytest.mark.parametrize("names", ["", " , ", (), ["mandible", 3], 5, [""], None])
-def test_what_names_nothing_is_refused(names):
-    with pytest.raises(UsageError, match="E121: structures to keep rigid are"):
-        names_of(names)
-
-
-def test_names_are_split_and_doubled_ones_count_once():
+def test_names_are_split_and_what_names_nothing_is_refused():
+    for names in ["", " , ", (), ["mandible", 3], 5, [""], None]:
+        with pytest.raises(UsageError, match="E121: structures to keep rigid are"):
+            names_of(names)
     assert names_of("mandible, cord,mandible") == ("mandible", "cord")
 
 
-@pytest.mark.parametrize(
-    ("names", "image", "message"),
-    [
+def test_structures_that_are_not_there_are_refused():
+    for names, image, message in [
         (["mandibel"], ct(), "'mandibel' is no structure of the moving labels; .* they show Bone_Mandible, SpinalCord"),
         (["spinal cort"], ct(), "did you mean 'spinalcord'"),
         (["larynx"], ct(), "'larynx' has no voxel in the moving labels"),
         (["cord"], replace(ct(), labels=None), "there are no moving labels; give moving labels"),
         (["bones"], replace(ct(), modality="mr"), "bones are found in a CT alone; the moving image is MR"),
         (["bones"], replace(ct(bone=False), labels=None), "no bone is found in the moving image"),
-    ],
-)  # fmt: skip
-def test_structures_that_are_not_there_are_refused(names, image, message):
-    with pytest.raises(UsageError, match=f"E121: .*{message}"):
-        rigid_parts(names, image)
+    ]:
+        with pytest.raises(UsageError, match=f"E121: .*{message}"):
+            rigid_parts(names, image)
 
 
 def test_a_structure_that_the_fixed_image_does_not_show_is_named(pair):

@@ -65,7 +65,7 @@ def recorded(people, groups) -> Recorded:
     return Recorded(images, [pair_of(g, g) for g in groups])
 
 
-def test_the_predictor_of_a_pair_has_not_seen_its_patients():
+def test_the_predictor_of_a_pair_has_not_seen_its_patients(images):
     people = [f"p{i:02d}" for i in range(13)]
     found = recorded(people, [f"{a}+{b}" for a, b in pairwise(people)])
     for a, b in pairwise(people):
@@ -81,18 +81,14 @@ def test_the_predictor_of_a_pair_has_not_seen_its_patients():
     assert all(like is found.whole for names, like in found.fitted if len(names) < 13)
 
 
-def test_two_patients_of_one_pair_leave_nothing_to_learn_from():
+def test_patients_of_one_pair_or_of_one_image_are_left_out_together():
     found = recorded(["a", "b"], ["a+b"])
     assert found.without(pair_of("x", "a+b")) is None
     assert found.without(pair_of("y", "a")) is not None
-
-
-def test_an_image_that_may_show_either_patient_is_left_out_for_both():
     geometry = Geometry((4, 4, 4), np.eye(4))
     images = [SegmentedImage(n, "x", geometry, frozenset(p)) for n, p in (("1", "ab"), ("2", "c"), ("3", "d"))]
     found = Recorded(images, [pair_of(name, name) for name in "abcd"])
     found.without(pair_of("x", "b"))
-    assert "1" not in found.fitted[-1][0]
     assert found.fitted[-1][0] == {"2", "3"}
 
 
@@ -157,12 +153,29 @@ def model(training_list, settings, in_process) -> Model:
     return Model(weights, settings, "mr", predictor=found)
 
 
-def test_a_model_compares_what_it_makes_out(model, training_list):
-    files = training_list.files(0)
-    images = {name: files[name] for name in ("fixed", "moving")}
+def weighed(model: Model, matrix, **more) -> Model:
+    return replace(model, weights=replace(model.weights, matrix=matrix), **more)
+
+
+@pytest.fixture(scope="module")
+def images(training_list):
+    """Files of a pair that the model has not seen."""
+    return {name: training_list.files(0)[name] for name in ("fixed", "moving")}
+
+
+@pytest.fixture(scope="module")
+def mask(training_list):
+    return training_list.files(0)["moving_labels"]
+
+
+def field(**given) -> np.ndarray:
+    return register(**given).transform.field.data
+
+
+def test_a_model_compares_what_it_makes_out(model, images):
     matrix = model.weights.matrix.copy()
     matrix[3] = 0
-    plain = register(**images, model=replace(model, weights=replace(model.weights, matrix=matrix)))
+    plain = register(**images, model=weighed(model, matrix))
     seen = register(**images, model=model)
     assert (seen.transform.field.data != plain.transform.field.data).any()
     assert seen.regularity["folding_fraction"] == 0
@@ -170,30 +183,27 @@ def test_a_model_compares_what_it_makes_out(model, training_list):
     np.testing.assert_array_equal(again.transform.field.data, seen.transform.field.data)
 
 
-def test_the_outline_is_the_moving_mask_where_there_is_one(model, training_list):
+def test_the_outline_is_the_moving_mask_where_there_is_one(model, training_list, mask):
     files = training_list.files(0)
     matrix = model.weights.matrix[[0, 1, 2, 4, 3]]  # outline instead of anatomy
-    outlined = replace(model, weights=replace(model.weights, matrix=matrix))
+    outlined = weighed(model, matrix)
     images = {name: files[name] for name in ("fixed", "moving")}
-    given = register(**images, moving_labels=files["moving_labels"], model=outlined)
-    told = register(**images, moving_labels=files["moving_labels"], model=outlined, predict_classes=True)
+    given = register(**images, moving_labels=mask, model=outlined)
+    told = register(**images, moving_labels=mask, model=outlined, predict_classes=True)
     bare = register(**images, model=outlined)
     np.testing.assert_array_equal(told.transform.field.data, bare.transform.field.data)
     assert (given.transform.field.data != bare.transform.field.data).any()
 
 
-def test_without_a_mask_the_outline_may_be_of_no_use(model, training_list):
-    files = training_list.files(0)
-    images = {name: files[name] for name in ("fixed", "moving")}
+def test_without_a_mask_the_outline_may_be_of_no_use(model, images, mask):
     matrix = model.weights.matrix[[0, 1, 2, 4, 3]]  # outline instead of anatomy
-    outlined = replace(model, weights=replace(model.weights, matrix=matrix), outline_without_mask=False)
+    outlined = weighed(model, matrix, outline_without_mask=False)
     matrix = matrix.copy()
     matrix[2], matrix[4] = 0.4, 0  # the other member that refines has its weight
-    others = replace(model, weights=replace(model.weights, matrix=matrix))
+    others = weighed(model, matrix)
     found = register(**images, model=outlined)
     np.testing.assert_allclose(found.weights.matrix, matrix, rtol=1e-12)
-    np.testing.assert_array_equal(found.transform.field.data, register(**images, model=others).transform.field.data)
-    mask = files["moving_labels"]
+    np.testing.assert_array_equal(found.transform.field.data, field(**images, model=others))
     told = register(**images, moving_labels=mask, model=outlined, predict_classes=True)
     np.testing.assert_array_equal(told.transform.field.data, found.transform.field.data)
     masked = register(**images, moving_labels=mask, model=outlined)
@@ -201,12 +211,10 @@ def test_without_a_mask_the_outline_may_be_of_no_use(model, training_list):
     assert masked.weights is outlined.weights
 
 
-def test_a_model_may_have_other_weights_without_a_mask(model, training_list, tmp_path):
-    files = training_list.files(0)
-    images = {name: files[name] for name in ("fixed", "moving")}
+def test_a_model_may_have_other_weights_without_a_mask(model, tmp_path, images, mask):
     matrix = model.weights.matrix[[0, 1, 2, 4, 3]]  # outline instead of anatomy
     blind = replace(model.weights, stiffness=np.full(len(model.weights.classes), 0.5))
-    both = replace(model, weights=replace(model.weights, matrix=matrix), weights_without_mask=blind)
+    both = weighed(model, matrix, weights_without_mask=blind)
     both.save(tmp_path / "both.json")
     both = Model.load(tmp_path / "both.json")
     np.testing.assert_array_equal(both.weights_without_mask.matrix, blind.matrix)
@@ -214,16 +222,11 @@ def test_a_model_may_have_other_weights_without_a_mask(model, training_list, tmp
     bare = register(**images, model=both)
     alone = register(**images, model=replace(model, weights=blind))
     np.testing.assert_array_equal(bare.transform.field.data, alone.transform.field.data)
-    mask = files["moving_labels"]
     masked = register(**images, moving_labels=mask, model=both)
     outlined = register(**images, moving_labels=mask, model=replace(both, weights_without_mask=None))
     np.testing.assert_array_equal(masked.transform.field.data, outlined.transform.field.data)
     assert (masked.transform.field.data != bare.transform.field.data).any()
-
-
-def test_the_other_weights_are_checked_like_the_first(model, tmp_path):
-    replace(model, weights_without_mask=model.weights).save(tmp_path / "m.json")
-    content = json.loads((tmp_path / "m.json").read_text())
+    content = json.loads((tmp_path / "both.json").read_text())
     for change in ({"weights": {}}, {"pairwise": -1}, {"stiffness": {"1": 1e9}}, {"stiffness": {"99": 1.0}}):
         damaged = content | {"without_mask": content["without_mask"] | change}
         (tmp_path / "n.json").write_text(json.dumps(damaged))
@@ -248,9 +251,8 @@ def with_far(model, weight) -> Model:
     return replace(model, settings=validate(content, "the test"), weights=weights)
 
 
-def test_maps_take_part_in_the_levels_where_a_model_says_so(model, training_list):
-    files = training_list.files(0)
-    given = {name: files[name] for name in ("fixed", "moving", "moving_labels")}
+def test_maps_take_part_in_the_levels_where_a_model_says_so(model, images, mask):
+    given = {**images, "moving_labels": mask}
     idle, used = (register(**given, model=with_far(model, w)) for w in (0.0, 0.3))
     plain = register(**given, model=model)
     np.testing.assert_array_equal(idle.transform.field.data, plain.transform.field.data)
@@ -276,38 +278,31 @@ def test_without_a_mask_members_of_the_levels_inherit_from_members_of_the_levels
     np.testing.assert_allclose(after[0] / after[1], matrix[0] / matrix[1])
 
 
-def test_a_model_that_weighs_anatomy_needs_its_predictor(model, training_list, monkeypatch):
-    files = training_list.files(0)
+def test_a_model_that_weighs_anatomy_needs_its_predictor(model, monkeypatch, images):
     monkeypatch.setattr("regweave.run.register.start_pair", lambda *_: pytest.fail("began to compute"))
     with pytest.raises(RegweaveError, match=r"E170.*class predictor makes out"):
-        register(files["fixed"], files["moving"], model=replace(model, predictor=None))
+        register(**images, model=replace(model, predictor=None))
 
 
-def test_without_a_model_such_members_are_refused_by_name(settings, training_list, tmp_path):
-    files = training_list.files(0)
+def test_without_a_model_such_members_are_refused_by_name(settings, images):
     with pytest.raises(UsageError, match=r"E188.*metric anatomy .*give --model"):
-        register(files["fixed"], files["moving"], config=settings, metrics={"anatomy": 1.0})
+        register(**images, config=settings, metrics={"anatomy": 1.0})
     content = settings.model_dump(mode="json")
     content["banks"]["mr"][-1]["weight"] = 0.5
     with pytest.raises(UsageError, match=r"'outline' needs a model; give weight 0, found 0.5"):
         validate(content, "the test")
 
 
-def test_learned_members_are_no_baselines(settings):
+def test_settings_that_wait_give_the_same_bits_as_those_without(settings, training_list, images):
     names = [m.name for m in baseline_methods(settings, "mr")]
-    assert names == ["uniform", "single:sad", "single:mi", "single:fine"]
-
-
-def test_settings_that_wait_give_the_same_bits_as_those_without(settings, training_list):
-    files = training_list.files(0)
-    images = {name: files[name] for name in ("fixed", "moving")}
-    a, b = (register(**images, config=s).transform.field.data for s in (settings, training_list.settings))
+    assert names == ["uniform", "single:sad", "single:mi", "single:fine"]  # learned members are no baselines
+    a, b = (field(**images, config=s) for s in (settings, training_list.settings))
     np.testing.assert_array_equal(a, b)
 
 
 def train(pairs, settings, folder, told):
     runner = Runner(Reading(), 1, None, folder / "tasks", None)
-    options = TrainOptions(folds=2, C=1.0, alpha=1.0, eta=1.0)
+    options = TrainOptions(folds=2, C=1.0, alpha=1.0, eta=1.0, predictor_options={"samples": 1000, "steps": 5})
     return fit_model(read_pairs(pairs), settings, options, runner, lambda p: told.append(p.message))
 
 
@@ -355,41 +350,9 @@ def test_too_few_patients_leave_learned_members_out(settings, training_list, tmp
     assert not model.weights.matrix[-2:].any()
 
 
-def test_the_smoothness_is_tuned_again_where_the_members_changed(settings, training_list, tmp_path, monkeypatch):
-    gain = {"mean": 0.01, "low": 0.0, "high": 0.02, "n": 4}
-    record = RefinementRecord(gain=Gain(**gain))
-    monkeypatch.setattr(search, "mix_refinement", lambda start, scores, *_: RefinementWeights(start, scores, record))
-    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
-    model = train(pairs, settings, tmp_path / "work", [])
-    before = model.training.smoothness.refine.smoothness
-    record = model.training.to_json()["refinement"]["smoothness"]
-    curve = {row["smoothness"]: row["mean_dice"] for row in record["curve"]}
-    assert list(curve) == sorted(curve)
-    assert {before / 2, before, 2 * before} <= set(curve)
-    assert record["mean_dice"] == max(curve.values()) == curve[record["smoothness"]]
-    assert model.settings.refine.smoothness == record["smoothness"]
-
-
-def test_the_outline_is_judged_without_a_mask(settings, training_list, tmp_path, monkeypatch):
-    gain = {"mean": 0.01, "low": 0.0, "high": 0.02, "n": 4}
-
-    def mixed(start, scores, *_):
-        matrix = start.matrix.copy()
-        matrix[-1] = matrix[2]  # as if left-out patients had gained
-        return RefinementWeights(replace(start, matrix=matrix), scores, RefinementRecord(gain=Gain(**gain)))
-
-    monkeypatch.setattr(search, "mix_refinement", mixed)
-    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
-    told: list[str] = []
-    model = train(pairs, settings, tmp_path / "work", told)
-    record = model.training.to_json()["refinement"]["without_mask"]
-    assert record["n"] == 4
-    assert record["gain"] != 0
-    assert record["used"] == (record["gain"] > record["standard_error"]) == model.outline_without_mask
-    assert "without moving labels: 8 registrations" in told
-
-
-def test_without_a_mask_other_weights_are_searched(settings, training_list, tmp_path, monkeypatch):
+def test_changed_members_tune_the_smoothness_and_the_outline_is_judged_without_a_mask(
+    settings, training_list, tmp_path, monkeypatch
+):
     """With a mask the outline seems to help; without one another mix, at its own smoothness, is tried and judged."""
     gain = {"mean": 0.01, "low": 0.0, "high": 0.02, "n": 4}
     asked = []
@@ -397,14 +360,26 @@ def test_without_a_mask_other_weights_are_searched(settings, training_list, tmp_
     def mixed(start, scores, members, *_):
         asked.append(set(members))
         matrix = start.matrix.copy()
-        matrix[-1 if "outline" in members else -2] = matrix[2]
+        matrix[-1 if "outline" in members else -2] = matrix[2]  # as if left-out patients had gained
         return RefinementWeights(replace(start, matrix=matrix), scores, RefinementRecord(gain=Gain(**gain)))
 
     monkeypatch.setattr(search, "mix_refinement", mixed)
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
-    model = train(pairs, settings, tmp_path / "work", [])
+    told: list[str] = []
+    model = train(pairs, settings, tmp_path / "work", told)
     assert asked == [{"fine", "anatomy", "outline"}, {"fine", "anatomy"}]
+    before = model.training.smoothness.refine.smoothness
+    record = model.training.to_json()["refinement"]["smoothness"]
+    curve = {row["smoothness"]: row["mean_dice"] for row in record["curve"]}
+    assert list(curve) == sorted(curve)
+    assert {before / 2, before, 2 * before} <= set(curve)
+    assert record["mean_dice"] == max(curve.values()) == curve[record["smoothness"]]
+    assert model.settings.refine.smoothness == record["smoothness"]
     record = model.training.to_json()["refinement"]["without_mask"]
+    assert record["n"] == 4
+    assert record["gain"] != 0
+    assert record["used"] == (record["gain"] > record["standard_error"]) == model.outline_without_mask
+    assert "without moving labels: 8 registrations" in told
     own = record["own"]
     assert own["used"] == (own["mean_dice"] > record["mean_dice"]) == (model.weights_without_mask is not None)
     curve = {row["smoothness"]: row["mean_dice"] for row in own["smoothness"]["curve"]}
@@ -433,12 +408,10 @@ def coarser(model, times, training_list) -> Model:
     return replace(model, predictor=replace(model.predictor, sizes=Sizes(width, width)))
 
 
-def test_maps_far_coarser_than_the_image_are_left_out(model, training_list):
-    files = training_list.files(0)
-    images = {name: files[name] for name in ("fixed", "moving")}
+def test_maps_far_coarser_than_the_image_are_left_out(model, training_list, images):
     matrix = model.weights.matrix.copy()
     matrix[2], matrix[3] = 0.4, 0  # the other member that refines has the weight of anatomy
-    plain = register(**images, model=replace(model, weights=replace(model.weights, matrix=matrix)))
+    plain = register(**images, model=weighed(model, matrix))
     with pytest.warns(RegweaveWarning, match=r"W238: the voxels of the fixed image are .* mm wide"):
         found = register(**images, model=coarser(model, 2.1, training_list))
     np.testing.assert_allclose(found.weights.matrix, matrix, rtol=1e-12)
@@ -449,13 +422,11 @@ def test_maps_far_coarser_than_the_image_are_left_out(model, training_list):
     assert plain.weights.matrix[3, 0] == 0 != kept.weights.matrix[3, 0]
 
 
-def test_weights_without_a_mask_lose_coarse_maps_too(model, training_list):
-    files = training_list.files(0)
-    images = {name: files[name] for name in ("fixed", "moving")}
+def test_weights_without_a_mask_lose_coarse_maps_too(model, training_list, images, mask):
     blind = replace(model.weights, stiffness=np.full(len(model.weights.classes), 0.5))
     plain = replace(model.weights, matrix=model.weights.matrix[[0, 1, 2, 4, 3]])
     far = coarser(replace(model, weights=plain, weights_without_mask=blind), 3.0, training_list)
-    for labels in ({}, {"moving_labels": files["moving_labels"]}):
+    for labels in ({}, {"moving_labels": mask}):
         with pytest.warns(RegweaveWarning, match="W238"):
             found = register(**images, **labels, model=far)
         np.testing.assert_allclose(found.weights.matrix[2:, 0], [0.4, 0, 0], rtol=1e-12)

@@ -110,12 +110,6 @@ def test_hints_name_options_that_exist(case, capsys):
     assert "warning W205" in capsys.readouterr().err
 
 
-def test_warp_identity_resamples(case):
-    words = ("warp", "labels", "labels.nrrd", "-t", "identity", "-r", "moving.nii.gz", "-o", "out.nii.gz")
-    assert run(case, *words) == 0
-    np.testing.assert_array_equal(read_labels(case / "out.nii.gz").data, read_labels(case / "labels.nrrd").data)
-
-
 def test_warp_points_in_both_directions(case, capsys):
     words = ("warp", "points", "p.csv", "-o", "out.mrk.json", "--overwrite")
     assert run(case, *words, "-t", "forward.h5") == 0
@@ -134,22 +128,22 @@ def test_warp_points_in_both_directions(case, capsys):
         assert "error E117" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("suffix", [".nii.gz", ".nrrd", ".tfm", ".h5"])
-def test_convert(case, capsys, suffix):
-    transform = Transform(read_transform(case / "forward.h5").field, np.diag([1.1, 0.9, 1.0, 1.0]))
-    write_transform(case / "t.h5", transform)
-    assert run(case, "convert", "t.h5", "-o", f"out{suffix}") == 0
-    assert capsys.readouterr().out.count("fixed points to moving points") == 2
-    source = sitk.ReadTransform(str(case / "t.h5"))
-    if suffix in {".nii.gz", ".nrrd"}:
-        image = sitk.ReadImage(str(case / f"out{suffix}"), sitk.sitkVectorFloat64)
-        target = sitk.DisplacementFieldTransform(image)
-    else:
-        target = sitk.ReadTransform(str(case / f"out{suffix}"))
-    for index in ([0, 0, 0], [5, 6, 7], [2.5, 3.25, 1.0]):
-        point = FIXED.points(np.array(index, dtype=float)).tolist()
-        np.testing.assert_allclose(target.TransformPoint(point), source.TransformPoint(point), atol=1e-4)
-    assert run(case, "convert", "t.h5", "-o", f"out{suffix}") == 3
+def test_convert(case, capsys):
+    for suffix in [".nii.gz", ".nrrd", ".tfm", ".h5"]:
+        transform = Transform(read_transform(case / "forward.h5").field, np.diag([1.1, 0.9, 1.0, 1.0]))
+        write_transform(case / "t.h5", transform)
+        assert run(case, "convert", "t.h5", "-o", f"out{suffix}") == 0
+        assert capsys.readouterr().out.count("fixed points to moving points") == 2
+        source = sitk.ReadTransform(str(case / "t.h5"))
+        if suffix in {".nii.gz", ".nrrd"}:
+            image = sitk.ReadImage(str(case / f"out{suffix}"), sitk.sitkVectorFloat64)
+            target = sitk.DisplacementFieldTransform(image)
+        else:
+            target = sitk.ReadTransform(str(case / f"out{suffix}"))
+        for index in ([0, 0, 0], [5, 6, 7], [2.5, 3.25, 1.0]):
+            point = FIXED.points(np.array(index, dtype=float)).tolist()
+            np.testing.assert_allclose(target.TransformPoint(point), source.TransformPoint(point), atol=1e-4)
+        assert run(case, "convert", "t.h5", "-o", f"out{suffix}") == 3
 
 
 def test_convert_linear(case, capsys):
@@ -242,15 +236,6 @@ def test_how_a_command_ends(monkeypatch, capsys, error, status, text):
         assert "DOE" not in content + shown
 
 
-def test_usage_errors(capsys):
-    assert main(["nonsense"]) == 2
-    assert main(["check"]) == 2
-    assert main(["warp", "image"]) == 2
-    assert main(["--version"]) == 0
-    assert main(["--help"]) == 0
-    assert "\x1b[" not in "".join(capsys.readouterr())
-
-
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_process_status_and_termination(spawn, tmp_path):
     """One true process: the exit status, and a scheduler's or a closed terminal's signal leaves no half result."""
@@ -273,14 +258,16 @@ def test_process_status_and_termination(spawn, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_names_that_are_not_utf8_are_printed(tmp_path, options):
+def test_names_that_are_not_utf8_are_printed(tmp_path):
     path = tmp_path / os.fsdecode(b"bad\xff\xfe.nii.gz")
     data = np.random.default_rng(0).random(FIXED.shape).astype(np.float32)
     write_image(tmp_path / "x.nii.gz", Volume(data, FIXED))
     (tmp_path / "x.nii.gz").rename(path)
     # A process of its own: the stream that pytest puts in the place of stdout encodes nothing.
-    command = [sys.executable, "-c", "import sys; from regweave.cli.app import main; sys.exit(main())"]
-    run = subprocess.run([*command, "check", *options, str(path)], capture_output=True, check=False)
+    code = (
+        "import sys; from regweave.cli.app import main; sys.exit(main(['check', *w]) or main(['check', '--json', *w]))"
+    )
+    command = [sys.executable, "-c", code.replace("*w", "sys.argv[1]"), str(path)]
+    run = subprocess.run(command, capture_output=True, check=False)
     assert run.returncode == 0, run.stderr
-    assert rb"bad\udcff\udcfe.nii.gz" in run.stdout
+    assert run.stdout.count(rb"bad\udcff\udcfe.nii.gz") == 2

@@ -6,27 +6,17 @@ import re
 from io import StringIO
 
 import pytest
-from rich.console import Console
 
+from made_pairs import small_settings
 from phantoms import make_phantom
 from regweave import errors
 from regweave.cli import main
-from regweave.cli.tables import overlap_table
-from regweave.config.settings import Settings
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
-from regweave.measures.scores import PairScore, StructureScore
 from regweave.study import demo
 from regweave.training.options import TrainOptions
 
-TINY = Settings.model_validate(
-    {
-        "name": "tiny",
-        "smoothness": 0.1,
-        "levels": [{"spacing_mm": 64.0, "steps": 1}],
-        "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]},
-    }
-)
+TINY = small_settings((64.0, 1, 1))
 
 
 QUICK = {"samples": 1000, "steps": 5}
@@ -62,20 +52,19 @@ def tiny(tmp_path_factory):
     return folder, out.getvalue(), err.getvalue()
 
 
-def test_it_writes_one_page_that_leads_to_the_others(tiny):
+def test_it_writes_one_page_that_leads_to_the_others_and_back(tiny, capsys):
     folder, _, _ = tiny
     page = (folder / "index.html").read_text()
     links = re.findall(r'href="([^"]+)"', page)
     assert len(links) == 5  # the first registration, training, evaluation, two held-out patients
     assert all((folder / link).is_file() for link in links)
     assert {link.split("/")[0] for link in links} == {"evaluation", "examples", "weights.report.html"}
-
-
-def test_every_page_leads_back(tiny):
-    folder, _, _ = tiny
     for page in [*folder.glob("*.report.html"), *(folder / "evaluation").rglob("*.html")]:
         (back,) = re.findall(r'class="back" href="([^"]+)"', page.read_text())
         assert (page.parent / back).resolve().is_file()
+    assert main(["demo", "-o", str(folder)]) == errors.EXIT_INPUT  # an earlier result stays
+    assert "E150" in capsys.readouterr().err
+    assert (folder / "index.html").is_file()
 
 
 def test_report_makes_all_pages_again(tiny, capsys):
@@ -91,7 +80,10 @@ def test_report_makes_all_pages_again(tiny, capsys):
 
 
 def test_the_text_tells_what_was_measured(tiny):
-    folder, out, _ = tiny
+    folder, out, err = tiny
+    begun = [f"[{n}/4] {stage}" for n, stage in enumerate(("phantoms", "learning", "held-out patients", "pages"), 1)]
+    assert [line for line in err.splitlines() if line in begun] == begun
+    assert "registrations" in err
     assert max(map(len, out.replace(str(folder), "demo-output").splitlines())) <= 80
     assert "\x1b" not in out
     story = json.loads((folder / "demo.json").read_text())
@@ -106,21 +98,6 @@ def test_the_text_tells_what_was_measured(tiny):
     assert story["dice"]["learned"][0] == pytest.approx(sum(means) / len(means))
     assert "Learned from 4 pairs" in " ".join(out.split())
     assert out.rstrip().endswith(f"open  {folder / 'index.html'}")
-
-
-def test_progress_goes_to_standard_error(tiny):
-    _, _, err = tiny
-    stages = ["phantoms", "learning", "held-out patients", "pages"]
-    begun = [f"[{number}/4] {stage}" for number, stage in enumerate(stages, start=1)]
-    assert [line for line in err.splitlines() if line in begun] == begun
-    assert "registrations" in err
-
-
-def test_an_earlier_result_stays_without_overwrite(tiny, capsys):
-    folder, _, _ = tiny
-    assert main(["demo", "-o", str(folder)]) == errors.EXIT_INPUT
-    assert "E150" in capsys.readouterr().err
-    assert (folder / "index.html").is_file()
 
 
 @pytest.mark.parametrize("part", ["register_examples", "make_cohort"])
@@ -147,18 +124,3 @@ def test_learned_weights_win_on_held_out_phantoms(tmp_path):
     story = json.loads((output / "demo.json").read_text())
     dice = story["dice"]
     assert dice["learned"][0] > max(dice[name][0] for name in dice if name != "learned" and "no masks" not in name)
-
-
-def test_table_is_plain_text_with_the_mean_first_and_the_worst_next() -> None:
-    cord = StructureScore(2, "cord", "scored", 0.5, 0.9, dice_start=0.6)
-    score = PairScore((cord, StructureScore(6, "airway", "scored", 0.7, 0.8)))
-    stream = StringIO()
-    Console(file=stream, width=80).print(overlap_table(score, plain=True))
-    lines = [line.split() for line in stream.getvalue().splitlines()]
-    assert lines[1:] == [
-        ["structure", "as", "loaded", "after", "start", "after"],
-        ["mean", "0.600", "-", "0.850"],
-        ["airway", "0.700", "-", "0.800"],
-        ["cord", "0.500", "0.600", "0.900"],
-    ]
-    assert stream.getvalue().isascii()

@@ -59,22 +59,22 @@ def warp(monkeypatch, capsys):
     return call
 
 
-@pytest.mark.parametrize("kind", ["image", "labels"])
-@pytest.mark.parametrize("suffix", [".h5", ".tfm", ".nii.gz", ".nii", ".nrrd", ".mha"])
-def test_images_and_labels(case, warp, kind, suffix):
-    shutil.copy(case / f"inverse{suffix}", case / f"back{suffix}")  # no name gives it away
-    assert warp(case, kind, "moving", f"forward{suffix}", "fixed") == (0, "")
-    assert warp(case, kind, "fixed", f"back{suffix}", "moving") == (0, "")
-    status, text = warp(case, kind, "moving", f"back{suffix}", "fixed")
-    assert status == 2
-    assert "E117" in text
-    assert "transform.h5" in text
-    status, text = warp(case, kind, "fixed", f"forward{suffix}", "moving")
-    assert status == 2
-    assert "inverse.h5" in text
+def test_images_and_labels(case, warp):
+    for kind in ("image", "labels"):
+        for suffix in [".h5", ".tfm", ".nii.gz", ".nii", ".nrrd", ".mha"]:
+            shutil.copy(case / f"inverse{suffix}", case / f"back{suffix}")  # no name gives it away
+            assert warp(case, kind, "moving", f"forward{suffix}", "fixed") == (0, "")
+            assert warp(case, kind, "fixed", f"back{suffix}", "moving") == (0, "")
+            status, text = warp(case, kind, "moving", f"back{suffix}", "fixed")
+            assert status == 2
+            assert "E117" in text
+            assert "transform.h5" in text
+            status, text = warp(case, kind, "fixed", f"forward{suffix}", "moving")
+            assert status == 2
+            assert "inverse.h5" in text
 
 
-def test_reference_on_a_third_grid(case, warp):
+def test_references_on_a_third_grid_and_in_another_order(case, warp):
     status, text = warp(case, "image", "moving", "forward.h5", "third")
     assert status == 3
     assert "E118" in text
@@ -83,6 +83,12 @@ def test_reference_on_a_third_grid(case, warp):
     status, text = warp(case, "image", "moving", "inverse.h5", "third", "--other-grid")
     assert (status, "E117" in text) == (2, True)
     assert warp(case, "image", "fixed", "inverse.h5", "third", "--other-grid", "--to", "moving") == (0, "")
+    image = nib.load(case / "fixed.nii.gz")
+    turned = nib.as_closest_canonical(image)
+    assert not np.allclose(turned.affine, image.affine)
+    nib.save(turned, case / "turned.nii.gz")
+    assert warp(case, "image", "moving", "forward.h5", "turned") == (0, "")
+    assert warp(case, "image", "moving", "inverse.h5", "turned")[0] == 2
 
 
 def test_one_grid_for_both_images(twins, warp):
@@ -93,15 +99,6 @@ def test_one_grid_for_both_images(twins, warp):
     assert warp(twins, "image", "fixed", "forward.h5", "moving", "--to", "moving")[0] == 2
 
 
-def test_reference_stored_in_another_order(case, warp):
-    image = nib.load(case / "fixed.nii.gz")
-    turned = nib.as_closest_canonical(image)
-    assert not np.allclose(turned.affine, image.affine)
-    nib.save(turned, case / "turned.nii.gz")
-    assert warp(case, "image", "moving", "forward.h5", "turned") == (0, "")
-    assert warp(case, "image", "moving", "inverse.h5", "turned")[0] == 2
-
-
 def test_a_foreign_file_warns_once(case, warp):
     sitk.WriteTransform(sitk.TranslationTransform(3, (1.0, 0.0, 0.0)), str(case / "foreign.h5"))
     status, text = warp(case, "image", "moving", "foreign.h5", "fixed")
@@ -110,21 +107,21 @@ def test_a_foreign_file_warns_once(case, warp):
     assert warp(case, "image", "moving", "identity", "fixed") == (0, "")
 
 
-@pytest.mark.parametrize("suffix", [".h5", ".tfm", ".nii.gz", ".nrrd", ".mha"])
-def test_points(case, monkeypatch, capsys, suffix):
-    monkeypatch.chdir(case)
-    shutil.copy(case / f"inverse{suffix}", case / f"there{suffix}")
-    shutil.copy(case / f"forward{suffix}", case / f"inverse_of_nothing{suffix}")
-    words = ["warp", "points", "p.csv", "-o", "q.csv", "--overwrite", "-t"]
-    assert main([*words, f"inverse_of_nothing{suffix}"]) == 0
-    np.testing.assert_allclose(read_points(case / "q.csv")[0], [[3.5, 4.5, 5.5]], atol=1e-5)
-    assert main([*words, f"there{suffix}", "--from", "moving", "--to", "fixed"]) == 0
-    np.testing.assert_allclose(read_points(case / "q.csv")[0], [[2.5, 3.5, 4.5]], atol=1e-5)
-    capsys.readouterr()
-    assert main([*words, f"there{suffix}"]) == 2
-    assert "E117" in capsys.readouterr().err
-    assert main([*words, f"inverse_of_nothing{suffix}", "--from", "moving", "--to", "fixed"]) == 2
-    assert "E117" in capsys.readouterr().err
+def test_points(case, monkeypatch, capsys):
+    for suffix in [".h5", ".tfm", ".nii.gz", ".nrrd", ".mha"]:
+        monkeypatch.chdir(case)
+        shutil.copy(case / f"inverse{suffix}", case / f"there{suffix}")
+        shutil.copy(case / f"forward{suffix}", case / f"inverse_of_nothing{suffix}")
+        words = ["warp", "points", "p.csv", "-o", "q.csv", "--overwrite", "-t"]
+        assert main([*words, f"inverse_of_nothing{suffix}"]) == 0
+        np.testing.assert_allclose(read_points(case / "q.csv")[0], [[3.5, 4.5, 5.5]], atol=1e-5)
+        assert main([*words, f"there{suffix}", "--from", "moving", "--to", "fixed"]) == 0
+        np.testing.assert_allclose(read_points(case / "q.csv")[0], [[2.5, 3.5, 4.5]], atol=1e-5)
+        capsys.readouterr()
+        assert main([*words, f"there{suffix}"]) == 2
+        assert "E117" in capsys.readouterr().err
+        assert main([*words, f"inverse_of_nothing{suffix}", "--from", "moving", "--to", "fixed"]) == 2
+        assert "E117" in capsys.readouterr().err
 
 
 def test_labels_of_points_are_no_formulas(case, monkeypatch):
@@ -135,15 +132,15 @@ def test_labels_of_points_are_no_formulas(case, monkeypatch):
     assert read_points(case / "q.csv")[1] == ["'=HYPERLINK(1)"]
 
 
-@pytest.mark.parametrize("suffix", [".h5", ".tfm", ".nii.gz", ".nrrd", ".mha"])
-def test_convert_carries_the_ends(case, monkeypatch, capsys, suffix):
-    monkeypatch.chdir(case)
-    assert main(["convert", "inverse.h5", "-o", f"copy{suffix}", "--overwrite"]) == 0
-    assert "moving points to fixed points" in capsys.readouterr().out
-    ends = read_transform(case / f"copy{suffix}").ends
-    assert ends.direction == "moving_to_fixed"
-    np.testing.assert_array_equal(ends.start.affine, MOVING.affine)
-    np.testing.assert_array_equal(ends.target.affine, FIXED.affine)
+def test_convert_carries_the_ends(case, monkeypatch, capsys):
+    for suffix in [".h5", ".tfm", ".nii.gz", ".nrrd", ".mha"]:
+        monkeypatch.chdir(case)
+        assert main(["convert", "inverse.h5", "-o", f"copy{suffix}", "--overwrite"]) == 0
+        assert "moving points to fixed points" in capsys.readouterr().out
+        ends = read_transform(case / f"copy{suffix}").ends
+        assert ends.direction == "moving_to_fixed"
+        np.testing.assert_array_equal(ends.start.affine, MOVING.affine)
+        np.testing.assert_array_equal(ends.target.affine, FIXED.affine)
 
 
 def test_a_start_that_goes_the_wrong_way(case, monkeypatch, capsys):

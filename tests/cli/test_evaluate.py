@@ -6,36 +6,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from made_pairs import SAD, small_settings, write_pair
 from phantoms import make_phantom
 from regweave.cli import evaluate as command
 from regweave.cli import main
 from regweave.cli.tables import terminal_text
 from regweave.config.presets import preset
 from regweave.errors import RegweaveError
-from regweave.io import write_image, write_labels
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.progress import BatchBar, BatchProgress
 from regweave.types import WeightTable
 
-SETTINGS = """
-name = "small"
-smoothness = 0.1
-[[levels]]
-spacing_mm = 48.0
-steps = 1
-[[banks.mr]]
-name = "sad"
-metric = "sad"
-"""
+SETTINGS = small_settings((48.0, 1, 1), banks={"mr": [SAD]}).toml()
 
 
 @pytest.fixture
 def case(tmp_path):
     pair = make_phantom(shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
-    for part in ("fixed", "moving"):
-        write_image(tmp_path / f"{part}.nii.gz", getattr(pair, part))
-        write_labels(tmp_path / f"{part}_labels.nii.gz", getattr(pair, f"{part}_labels"))
+    write_pair(tmp_path, pair)
     (tmp_path / "broken.nii.gz").write_bytes(b"no image")
     files = "fixed.nii.gz,moving.nii.gz,fixed_labels.nii.gz,moving_labels.nii.gz"
     header = "id,fixed,moving,fixed_labels,moving_labels\n"

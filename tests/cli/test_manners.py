@@ -65,11 +65,20 @@ def test_help_shows_the_usual_options_on_one_screen_and_help_all_shows_every_one
         assert every == options | {"--help"}
         assert len(usual) == number + 1
         assert usual < every
-    assert len(shown["register", "--help"].splitlines()) <= 50
+    lines = shown["register", "--help"].splitlines()
+    assert len(lines) <= 50
+    assert [line.split()[1:4] for line in lines if "[required]" in line] == [["*", "--output", "-o"]]
 
 
 @pytest.mark.usefixtures("narrow")
 def test_the_list_has_sixteen_commands_and_groups_reach_the_others(capsys):
+    assert main(["register", "a", "b"]) == 2
+    assert "regweave register -o FOLDER [OPTIONS]" in capsys.readouterr().err
+    assert main(["regster"]) == errors.EXIT_USAGE
+    found = capsys.readouterr()
+    assert (found.out, "register" in found.err, "\x1b" in found.err) == ("", True, False)
+    stated = {int(line.split()[0]) for line in program.EXIT_STATUS.splitlines()[1:]}
+    assert stated == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     assert main(["--help"]) == 0
     shown = re.findall(r"^│ ([a-z]+) ", capsys.readouterr().out, re.M)
     grouped = {name: group for group, (members, _) in program.GROUPS.items() for name in members.split()}
@@ -85,11 +94,6 @@ def test_the_list_has_sixteen_commands_and_groups_reach_the_others(capsys):
     assert "default" in capsys.readouterr().out
 
 
-def test_help_lists_every_exit_status_of_the_program():
-    stated = {int(line.split()[0]) for line in program.EXIT_STATUS.splitlines()[1:]}
-    assert stated == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
-
-
 def test_every_example_is_a_call_that_the_command_understands():
     for name, command in COMMANDS.items():
         calls = [line.strip().removeprefix("regweave ") for line in command.epilog.splitlines()[1:]]
@@ -102,6 +106,7 @@ def test_every_example_is_a_call_that_the_command_understands():
 
 
 def test_options_stand_in_known_panels_and_commands_in_those_of_the_list():
+    assert [name for name, command in COMMANDS.items() if "as_json" not in {p.name for p in command.params}] == []
     panels = {p.rich_help_panel for command in COMMANDS.values() for p in command.params}
     assert panels == {None, "Input", "Method", "Machine"}
     assert [*dict.fromkeys(panel for _, panel, _ in program.COMMANDS.values())] == [
@@ -118,35 +123,35 @@ def test_the_list_and_the_version_load_no_command():
         assert [name for name in ("numpy", "pydantic", "rich") if name in loaded] == heavy
 
 
-def test_help_marks_what_must_be_given(narrow, capsys):
-    main(["register", "--help"])
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "[required]" in line]
-    assert line.split()[1:4] == ["*", "--output", "-o"]
-
-
-def test_a_misspelt_command_ends_with_status_2_and_a_plain_hint(capsys):
-    assert main(["regster"]) == errors.EXIT_USAGE
-    found = capsys.readouterr()
-    assert "register" in found.err
-    assert "\x1b" not in found.err
-    assert found.out == ""
-
-
 def run(*words, **environment):
     command = [sys.executable, "-c", "import sys; from regweave.cli import main; sys.exit(main())", *words]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)
+
+
+COMPLETED = """
+import io, os, sys
+from contextlib import redirect_stdout, suppress
+from regweave.cli import main
+os.environ["_REGWEAVE_COMPLETE"] = "complete_bash"
+for line in sys.argv[1:]:
+    os.environ |= {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    out = io.StringIO()
+    with redirect_stdout(out), suppress(SystemExit):
+        main([])
+    print(*out.getvalue().split())
+"""
 
 
 def test_completion_script_and_answers():
     script = run(_REGWEAVE_COMPLETE="source_bash")
     assert script.returncode == 0
     assert "complete -o default -F _regweave_completion" in script.stdout
-    answer = run(_REGWEAVE_COMPLETE="complete_bash", COMP_WORDS="regweave ev", COMP_CWORD="1")
-    assert answer.stdout.split() == ["evaluate"]
-    answer = run(_REGWEAVE_COMPLETE="complete_bash", COMP_WORDS="regweave presets show pa", COMP_CWORD="3")
-    assert answer.stdout.split() == ["paper", "paper@1"]
-    answer = run(_REGWEAVE_COMPLETE="complete_bash", COMP_WORDS="regweave register --model head", COMP_CWORD="3")
-    assert answer.stdout.split() == ["head-neck-ct"]
+    lines = {
+        "regweave ev": "evaluate", "regweave presets show pa": "paper paper@1",
+        "regweave register --model head": "head-neck-ct",
+    }  # fmt: skip
+    found = subprocess.run([sys.executable, "-c", COMPLETED, *lines], capture_output=True, text=True, check=False)
+    assert found.stdout.splitlines() == [*lines.values()], found.stderr
 
 
 @pytest.fixture(scope="module")
@@ -196,10 +201,6 @@ def test_json_alone_goes_to_standard_output(images, tmp_path, capsys):
     assert Path(found["convert"]["output"]).is_file()
 
 
-def test_every_command_speaks_json():
-    assert [name for name, command in COMMANDS.items() if "as_json" not in {p.name for p in command.params}] == []
-
-
 def test_names_with_brackets_are_shown_as_they_are(images, tmp_path, capsys):
     names = tmp_path / "names.json"
     names.write_text(json.dumps({"1": "[/red]organ\x1b[31m"}))
@@ -246,14 +247,11 @@ def test_no_color_is_obeyed_on_a_terminal(images, monkeypatch, tmp_path):
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]", text)  # colours; bold is none
 
 
-def test_tables_go_below_where_they_do_not_fit_beside():
+def test_tables_and_summaries_fit_80_columns():
     text = text_table("organ", [f"column{i}" for i in range(12)], [("cord", ["0.123"] * 12)])
     assert max(map(len, text.splitlines())) <= WIDTH
     assert text.count("organ") == 2
     assert text.count("0.123") == 12
-
-
-def test_a_summary_keeps_every_number_on_the_terminal():
     markdown = (
         "# Title\n\n**Note.** `a`\n\n| | mean | organ |\n| --- | ---: | ---: |\n| sad | 0.712 | 0.5 |\n\n- x "
         + "y " * 60
@@ -274,31 +272,23 @@ def test_ctrl_c_while_a_command_is_loaded_ends_as_later(monkeypatch, capsys):
     assert capsys.readouterr().err == "cancelled; nothing was written\n"
 
 
-@pytest.mark.parametrize(
-    ("call", "code", "said"),
-    [
+def test_a_wrong_call_is_refused_before_files_and_folders(tmp_path, monkeypatch, capsys):
+    """Neither image exists, and the folder is taken: what can be known from the words alone comes first."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "OLD").mkdir()
+    (tmp_path / "OLD" / "notes.txt").write_text("kept")
+    for call, code, said in [
         ("register a b -o OLD --preset deafult", "E184", "did you mean default? available: default, paper"),
         ("register a b -o OLD --init rigd", "E187", "did you mean rigid?"),
         ("register a b -o OLD --init structures", "E187", "needs a model"),
         ("register a b -o OLD --model brain-t1", "E171", "shipped: head-neck-ct, hippocampus-t1"),
         ("register a b -o OLD --device tpu", "E173", ""),
         ("warp image.nii.gz", "E192", "choose image, labels, points, rtstruct, dose"),
-    ],
-)
-def test_a_wrong_call_is_refused_before_files_and_folders(call, code, said, tmp_path, monkeypatch, capsys):
-    """Neither image exists, and the folder is taken: what can be known from the words alone comes first."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "OLD").mkdir()
-    (tmp_path / "OLD" / "notes.txt").write_text("kept")
-    assert main(call.split()) == 2
-    err = capsys.readouterr().err
-    assert f"error {code}" in err
-    assert said in err
-
-
-def test_the_usage_of_register_names_the_output(capsys, narrow):
-    assert main(["register", "a", "b"]) == 2
-    assert "regweave register -o FOLDER [OPTIONS]" in capsys.readouterr().err
+    ]:
+        assert main(call.split()) == 2
+        err = capsys.readouterr().err
+        assert f"error {code}" in err
+        assert said in err
 
 
 def test_a_field_does_not_become_a_mat_and_a_matrix_does(tmp_path, capsys):

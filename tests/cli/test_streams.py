@@ -31,9 +31,7 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @linux
-@pytest.mark.parametrize(
-    ("streams", "status"), [("<&- >&- 2>&-", 0), ("2>&-", 0), ("2>/dev/full", 0), (">/dev/full", 3)]
-)
+@pytest.mark.parametrize(("streams", "status"), [("<&- >&- 2>&-", 0), ("2>/dev/full", 0), (">/dev/full", 3)])
 def test_a_registration_is_done_whatever_the_streams(images, tmp_path, streams, status):
     out = tmp_path / "out"
     done = shell(f"{REGWEAVE} register f.nii m.nii -o {out} --preset paper --write transform {streams}", images)
@@ -45,15 +43,11 @@ def test_a_registration_is_done_whatever_the_streams(images, tmp_path, streams, 
 
 
 @linux
-@pytest.mark.parametrize("command", ["--help", "presets show default"])
-def test_what_cannot_be_printed_is_an_error(tmp_path, command):
-    done = shell(f"{REGWEAVE} {command} > /dev/full", tmp_path)
+def test_what_cannot_be_printed_is_an_error_and_a_reader_that_has_seen_enough_is_none(tmp_path):
+    done = shell(f"{REGWEAVE} --help > /dev/full", tmp_path)
     assert done.returncode == 3
     assert done.stderr.startswith("error E153: cannot write to standard output: No space left on device")
     assert len(done.stderr.splitlines()) == 2
-
-
-def test_a_reader_that_has_seen_enough_is_none(tmp_path):
     done = shell(f"{REGWEAVE} presets show default | head -c 1; exit ${{PIPESTATUS[0]}}", tmp_path)
     assert (done.returncode, done.stderr, len(done.stdout)) == (0, "", 1)
 

@@ -31,13 +31,10 @@ def numbers(model: Any) -> Iterator[tuple[str, dict[str, Any]]]:
                     yield key, leaf
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.__module__ + "." + m.__name__)
-def test_every_number_has_both_ends(model):
-    for key, leaf in numbers(model):
-        assert {"minimum", "maximum"} <= set(leaf), f"{model.__name__}.{key} has no end: {leaf}"
-
-
-def test_lists_and_names_have_an_end():
+def test_numbers_have_both_ends_and_lists_one():
+    for model in MODELS:
+        for key, leaf in numbers(model):
+            assert {"minimum", "maximum"} <= set(leaf), f"{model.__name__}.{key} has no end: {leaf}"
     schema = Settings.model_json_schema()
     assert schema["properties"]["levels"]["maxItems"] == 16
     assert schema["properties"]["name"]["maxLength"] == 200
@@ -53,68 +50,44 @@ def refused(**changes: Any) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
+def test_absurd_numbers_windows_and_texts_are_named():
+    for place, value in [
         ("levels.spacing_mm", 1e300), ("levels.spacing_mm", 1e-300), ("levels.first_step", 1e-300),
         ("levels.step_decay", 1e-300), ("levels.voxels_per_spacing", 1e6), ("refine.spacing_mm", 1e300),
         ("refine.smoothness", 1e300), ("refine.smoothness_ct", 5e-324), ("refine.rate", 1e-300),
         ("refine.max_voxels", 10**12),
-    ],
-)  # fmt: skip
-def test_absurd_numbers_are_named_with_what_was_found(place, value):
-    table, key = place.split(".")
-    part = {**MINIMAL["levels"][0], key: value} if table == "levels" else {**MINIMAL["refine"], key: value}
-    message = refused(**{table: [part] if table == "levels" else part})
-    assert f"{key}: Input should be" in message
-    assert f"found {value!r}" in message
-
-
-@pytest.mark.parametrize("window", [[-1e308, 1e308], [0.0, 5e-324], [1.0, 1.0]])
-def test_windows_that_no_image_has(window):
-    member = {**MINIMAL["banks"]["mr"][0], "window": window}
-    assert "window" in refused(banks={"mr": [member]})
-
-
-@pytest.mark.parametrize("change", [{"smoothness": 1e308}, {"smoothness": 5e-324}, {"reference_mm": 1e300}])
-def test_absurd_numbers_of_the_file(change):
-    assert next(iter(change)) in refused(**change)
-
-
-@pytest.mark.parametrize("value", ["50", True])
-def test_text_and_truth_values_are_no_numbers(value):
-    assert "levels.0.spacing_mm: Input should be a valid number" in refused(levels=[{"spacing_mm": value}])
-    assert "smoothness: Input should be a valid number" in refused(smoothness=value)
-    assert "levels.0.steps: Input should be a valid integer" in refused(levels=[{"spacing_mm": 50, "steps": value}])
-
-
-def test_levels_go_from_coarse_to_fine():
+    ]:  # fmt: skip
+        table, key = place.split(".")
+        part = {**MINIMAL["levels"][0], key: value} if table == "levels" else {**MINIMAL["refine"], key: value}
+        message = refused(**{table: [part] if table == "levels" else part})
+        assert f"{key}: Input should be" in message
+        assert f"found {value!r}" in message
+    for window in [[-1e308, 1e308], [0.0, 5e-324], [1.0, 1.0]]:
+        member = {**MINIMAL["banks"]["mr"][0], "window": window}
+        assert "window" in refused(banks={"mr": [member]})
+    for change in [{"smoothness": 1e308}, {"smoothness": 5e-324}, {"reference_mm": 1e300}]:
+        assert next(iter(change)) in refused(**change)
+    for value in ["50", True]:
+        assert "levels.0.spacing_mm: Input should be a valid number" in refused(levels=[{"spacing_mm": value}])
+        assert "smoothness: Input should be a valid number" in refused(smoothness=value)
+        assert "levels.0.steps: Input should be a valid integer" in refused(levels=[{"spacing_mm": 50, "steps": value}])
     level = MINIMAL["levels"][0]
     found = refused(levels=[{**level, "spacing_mm": 25.0}, {**level, "spacing_mm": 50.0}])
     assert "coarse to fine, found spacing_mm [25.0, 50.0]" in found
-
-
-def test_labels_that_cannot_be_told_apart():
     level = {**MINIMAL["levels"][0], "steps": 20, "step_decay": 0.1}
     assert "2.0e-20 control spacings apart" in refused(levels=[level])
-
-
-def test_one_wrong_item_is_one_problem():
     message = refused(levels=[{"spacing_mm": -1.0}])
     assert message.count("levels") == 1
     assert "and 90 more" in refused(levels=[{"spacing_mm": -1.0, **{f"k{n}": 1 for n in range(99)}}])
 
 
-def test_nodes_are_counted_beyond_64_bits():
+def test_nodes_are_counted_beyond_64_bits_and_refused_beyond_memory(monkeypatch):
     grid = ControlGrid.cover(Geometry((24, 24, 24), np.diag([2.0, 2.0, 2.0, 1.0])), 1e-8)
     assert grid.n_nodes == grid.nodes[0] ** 3 > 2**63
     huge = ControlGrid.cover(Geometry((24, 24, 24), np.eye(4)), 1e300)
     assert huge.nodes == (1, 1, 1)
     assert huge.support == (24, 24, 24)
     assert all((s >= 0).all() for s in huge.starts)
-
-
-def test_more_control_points_than_memory(monkeypatch):
     geometry = Geometry((200, 200, 200), np.diag([2.0, 2.0, 2.0, 1.0]))
     fine = validate({**MINIMAL, "levels": [{"spacing_mm": 1.0}], "reference_mm": 1.0}, "s")
     assert forecast(geometry, geometry, fine, "mr", probe=False).sizes[0].n_nodes == 399**3
@@ -123,8 +96,8 @@ def test_more_control_points_than_memory(monkeypatch):
         check_memory(geometry, geometry, fine, "mr")
 
 
-def test_a_class_predictor_on_a_whole_head_counts(monkeypatch):
-    """Features of every voxel of 1 mm: six gigabytes, though the registration itself needs two."""
+def test_predictors_count_by_their_own_account(monkeypatch):
+    # Features of every voxel of 1 mm: six gigabytes, though the registration itself needs two.
     head = Geometry((256, 256, 220), np.eye(4))
     plan = forecast(head, head, preset("default"), "mr", probe=False)
     monkeypatch.setattr("regweave.run.memory.physical_memory_mb", lambda: plan.peak_memory_mb + 100)
@@ -133,9 +106,6 @@ def test_a_class_predictor_on_a_whole_head_counts(monkeypatch):
     check_memory(head, head, preset("default"), "mr", 0, coarse)
     with pytest.raises(ResourceError, match="E140"):
         check_memory(head, head, preset("default"), "mr", 0, fine)
-
-
-def test_a_network_counts_by_its_own_account(monkeypatch):
     head = Geometry((256, 256, 220), np.eye(4))
     layers = {name: np.zeros(shape) for name, shape in layer_shapes(1, 16, 3, 4).items()}
     network = NetworkPredictor((0, 1, 2), "mr", (4.0, 4.0, 4.0), Network.of(layers, ((2, 2, 2),) * 3))
@@ -146,21 +116,15 @@ def test_a_network_counts_by_its_own_account(monkeypatch):
         check_memory(head, head, preset("default"), "mr", 0, replace(network, spacing_mm=(1.0, 1.0, 1.0)))
 
 
-@pytest.mark.parametrize(
-    ("spacing_mm", "level_mm"), [((1e-6, 1.0, 1e6), 50.0), ((2.0, 2.0, 2.0), 1e-3), ((1e6, 1e6, 1e6), 50.0)]
-)
-def test_control_points_far_finer_than_voxels(spacing_mm, level_mm):
-    geometry = Geometry((24, 22, 20), np.diag([*spacing_mm, 1.0]))
-    settings = validate({**MINIMAL, "levels": [{"spacing_mm": level_mm}]}, "s")
-    with pytest.raises(RegweaveError, match=r"E176.*level 1 would lay .* control points.*larger spacing_mm"):
-        check_memory(geometry, geometry, settings, "mr")
-
-
-@pytest.mark.parametrize("name", ["default", "paper"])
-@pytest.mark.parametrize(
-    ("shape", "spacing_mm"),
-    [((512, 512, 40), (0.4, 0.4, 5.0)), ((64, 64, 8), (1.5, 1.5, 10.0)), ((30, 40, 30), (0.05, 0.05, 0.05))],
-)
-def test_sensible_images_are_not_meant(name, shape, spacing_mm):
-    geometry = Geometry(shape, np.diag([*spacing_mm, 1.0]))
-    assert forecast(geometry, geometry, preset(name), "mr", probe=False).peak_memory_mb < 20000
+def test_control_points_far_finer_than_voxels_and_sensible_images():
+    for spacing_mm, level_mm in [((1e-6, 1.0, 1e6), 50.0), ((2.0, 2.0, 2.0), 1e-3), ((1e6, 1e6, 1e6), 50.0)]:
+        geometry = Geometry((24, 22, 20), np.diag([*spacing_mm, 1.0]))
+        settings = validate({**MINIMAL, "levels": [{"spacing_mm": level_mm}]}, "s")
+        with pytest.raises(RegweaveError, match=r"E176.*level 1 would lay .* control points.*larger spacing_mm"):
+            check_memory(geometry, geometry, settings, "mr")
+    for name in ["default", "paper"]:
+        for shape, spacing_mm in [
+            ((512, 512, 40), (0.4, 0.4, 5.0)), ((64, 64, 8), (1.5, 1.5, 10.0)), ((30, 40, 30), (0.05, 0.05, 0.05)),
+        ]:  # fmt: skip
+            geometry = Geometry(shape, np.diag([*spacing_mm, 1.0]))
+            assert forecast(geometry, geometry, preset(name), "mr", probe=False).peak_memory_mb < 20000

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
-from regweave.energy import TIE_BREAK, assemble
+from regweave import metrics
+from regweave.config.settings import Member
+from regweave.energy import TIE_BREAK, Comparison, assemble, cost_volume, fit_scales
+from regweave.spatial.control_grid import ControlGrid, LabelSet, shift
 from regweave.threads import kernel_threads
-from regweave.types import Terms, WeightTable
+from regweave.types import Geometry, Terms, WeightTable
 
 OFFSETS = (np.array([-1.0, 0.0, 1.0]), np.array([-0.5, 0.5]), np.array([0.0, 2.0]))
 
@@ -35,21 +38,53 @@ def reference(terms, weights, coefficient, tie_break):
     return out
 
 
-@pytest.mark.parametrize("displaced", [False, True])
-@pytest.mark.parametrize(("members", "classes"), [(1, 1), (4, 3)])
-@pytest.mark.parametrize("coefficient", [0.0, 10.0, -1.0])
-def test_unaries_are_the_weighted_sum(members, classes, displaced, coefficient):
-    terms, weights = made(np.random.default_rng(5), members, classes, displaced=displaced)
-    for tie_break in (0.0, TIE_BREAK):
-        found = assemble(terms, weights, coefficient, tie_break=tie_break)
-        assert found.unary == pytest.approx(reference(terms, weights, coefficient, tie_break), rel=1e-12, abs=1e-12)
-        assert found.weight == weights.pairwise
-
-
-def test_unaries_have_the_same_bits_for_any_number_of_threads():
+def test_unaries_are_the_weighted_sum_with_the_same_bits_for_any_number_of_threads():
+    for displaced in [False, True]:
+        for members, classes in [(1, 1), (4, 3)]:
+            for coefficient in [0.0, 10.0, -1.0]:
+                terms, weights = made(np.random.default_rng(5), members, classes, displaced=displaced)
+                for tie_break in (0.0, TIE_BREAK):
+                    found = assemble(terms, weights, coefficient, tie_break=tie_break)
+                    assert found.unary == pytest.approx(
+                        reference(terms, weights, coefficient, tie_break), rel=1e-12, abs=1e-12
+                    )
+                    assert found.weight == weights.pairwise
     terms, weights = made(np.random.default_rng(6), 4, 3, displaced=False)
     found = []
     for n in (1, 3):
         with kernel_threads(n):
             found.append(assemble(terms, weights, -1.0).unary)
     assert np.array_equal(*found)
+
+
+# Cost volumes of a bank: each member on its own support, all on one scale.
+SHAPE = (16, 15, 14)
+
+
+def comparisons() -> list[Comparison]:
+    rng = np.random.default_rng(0)
+    a, b = rng.random((2, 1, *SHAPE)).astype(np.float32)
+    members = Member(name="sad", metric="sad"), Member(name="wide", metric="ncc", support=9)
+    return [Comparison(m, a, b) for m in members]
+
+
+def test_rows_and_their_scale():
+    grid = ControlGrid.cover(Geometry(SHAPE, np.eye(4)), 5.0)
+    labels = LabelSet.cube(3, np.full(3, 0.6))
+    costs = cost_volume(comparisons(), grid, labels)
+    assert costs.shape == (2, grid.n_nodes, 27)
+    for row, c in zip(costs, comparisons(), strict=True):
+        own = grid if c.member.support is None else grid.with_support((9, 9, 9))
+        metric, options = metrics.get(c.member.metric), c.member.metric_options
+        slow = [metric.cost(c.fixed, shift(c.moved, d), own, options) for d in labels.vectors]
+        np.testing.assert_allclose(row, np.stack(slow, axis=1), atol=2e-5)
+    rng = np.random.default_rng(1)
+    costs = rng.normal(5, 1, (2, 200, 27)).astype(np.float32)
+    costs[1] *= 40
+    costs[:, 50:] = 3.0  # three quarters of the nodes see nothing
+    scales = fit_scales(costs)
+    np.testing.assert_allclose(scales, [1.0, 40.0], rtol=0.05)
+    np.testing.assert_allclose(fit_scales(costs + np.float32(100)), scales, rtol=1e-3)
+    scales = fit_scales(np.ones((3, 5, 27), dtype=np.float32))
+    assert (scales > 0).all()
+    assert scales.tolist() == pytest.approx([1e-9] * 3)

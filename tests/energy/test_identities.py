@@ -85,7 +85,7 @@ def test_weights_times_features_is_the_energy(shape, displaced, elastic):
         assert energy(labels) == pytest.approx(expected + slow_tie_break(terms, labels), rel=1e-6)
 
 
-def test_features_do_not_depend_on_weights_and_sum_to_the_paper_s_for_one_class():
+def test_features_of_one_class_no_loss_and_tie_break():
     terms, labels = random_terms(0), np.array([3, 1, 0, 7], dtype=np.int32)
     psi = joint_features(terms, labels)
     for m in range(M):
@@ -93,6 +93,18 @@ def test_features_do_not_depend_on_weights_and_sum_to_the_paper_s_for_one_class(
         assert psi[m * C : (m + 1) * C].sum() == pytest.approx(chosen, rel=1e-6)
     smoothness_alone = WeightTable(np.zeros((M, C)), ("a", "b", "c"), (0, 7), 1.0)
     assert psi[-1] == pytest.approx(slow_energy(terms, smoothness_alone, labels))
+    terms = random_terms(0)
+    bare = Terms(terms.costs, terms.shares, terms.shape, terms.offsets)
+    weights = random_weights(0)
+    assert np.array_equal(assemble(bare, weights).unary, assemble(terms, weights).unary)
+    with pytest.raises(ValueError, match=r"loss_coefficient is -1.0 .* give both label maps"):
+        assemble(bare, weights, -1.0)
+    with pytest.raises(ValueError, match="hold no loss"):
+        loss_of(bare, np.zeros(4, dtype=np.int32))
+    flat = Terms(np.zeros((1, 4, 27), np.float32), np.ones((4, 1), np.float32), (2, 2, 1), (np.arange(3) - 1.0,) * 3)
+    energy = assemble(flat, WeightTable(np.ones((1, 1)), ("a",), (0,), 0.1))
+    assert engines.solver("trws")(energy).labels.tolist() == [13] * 4
+    assert np.ptp(energy.unary) <= 1e-3
 
 
 @pytest.mark.parametrize(("displaced", "elastic"), KINDS)
@@ -126,20 +138,6 @@ def test_each_problem_attains_its_own_minimum(displaced, elastic, coefficient):
             assert found.energy == pytest.approx(min(values), rel=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["trws", "fastpd"])
-@pytest.mark.parametrize("coefficient", [0.0, 2.5, -1.0])
-def test_engines_solve_all_three_problems(engine, coefficient):
-    """With −Δ some unaries are negative; bound and labels must stay right."""
-    for seed in range(4):
-        terms, weights = random_terms(seed, displaced=seed % 2 == 1), random_weights(seed)
-        energy = assemble(terms, weights, coefficient)
-        best = EXHAUSTIVE(energy).energy
-        typical = np.median([energy(d) for d in all_labellings(terms)[::37]])
-        found = engines.solver(engine)(energy)
-        assert found.lower_bound <= best + 1e-9
-        assert best - 1e-9 <= found.energy <= best + 0.1 * (typical - best)
-
-
 @pytest.mark.parametrize(("displaced", "elastic"), KINDS)
 def test_slack_bounds_the_loss_of_the_prediction(displaced, elastic):
     """max_D [w·Ψ(D̂) − w·Ψ(D) + Δ(D)] ≥ Δ(D*) for the prediction D* and any D̂: the hinge of eq. (10)."""
@@ -157,21 +155,3 @@ def test_slack_bounds_the_loss_of_the_prediction(displaced, elastic):
             assert slack >= loss - 1e-6
         assert slow_loss(terms, imputed) <= loss + 1e-9
         assert slow_loss(terms, violating.labels) >= loss - 1e-9
-
-
-def test_no_loss_no_coefficient():
-    terms = random_terms(0)
-    bare = Terms(terms.costs, terms.shares, terms.shape, terms.offsets)
-    weights = random_weights(0)
-    assert np.array_equal(assemble(bare, weights).unary, assemble(terms, weights).unary)
-    with pytest.raises(ValueError, match=r"loss_coefficient is -1.0 .* give both label maps"):
-        assemble(bare, weights, -1.0)
-    with pytest.raises(ValueError, match="hold no loss"):
-        loss_of(bare, np.zeros(4, dtype=np.int32))
-
-
-def test_tie_break_prefers_to_stay_and_is_small():
-    flat = Terms(np.zeros((1, 4, 27), np.float32), np.ones((4, 1), np.float32), (2, 2, 1), (np.arange(3) - 1.0,) * 3)
-    energy = assemble(flat, WeightTable(np.ones((1, 1)), ("a",), (0,), 0.1))
-    assert engines.solver("trws")(energy).labels.tolist() == [13] * 4
-    assert np.ptp(energy.unary) <= 1e-3

@@ -1,7 +1,6 @@
 """Steps of the refinement: the twin of the GPU against `regweave.registration.forces`."""
 
 import numpy as np
-import pytest
 from scipy import ndimage
 
 from regweave import _core
@@ -21,7 +20,7 @@ def smooth_field(rng, size, shape=SHAPE, sigma=2.0):
     return (size * u / np.abs(u).max()).astype(np.float32)
 
 
-def test_updates_are_those_of_the_host(twin, device, rng):
+def test_updates_and_starts_are_those_of_the_host(twin, device, rng):
     grid, settings = ControlGrid.every(SHAPE, 1.4), Refine(steps=3, rate=0.3)
     host = steps.Descent(settings, grid, GEOMETRY)
     ours = device.descent(settings, grid, GEOMETRY)
@@ -30,20 +29,22 @@ def test_updates_are_those_of_the_host(twin, device, rng):
         expected = host.update(force)
         assert np.abs(expected).max() > 0.1
         np.testing.assert_allclose(ours.update(device.upload(force)).numpy(), expected, atol=2e-6)
+    for sigma_mm in [0.0, 0.05, 1.5, 4.0]:
+        u = smooth_field(rng, 2.0, sigma=1.0)
+        expected = steps.smoothed(u, sigma_mm, GEOMETRY)
+        found = device.smoothed(device.upload(u), sigma_mm, GEOMETRY).numpy()
+        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("size", [0.2, 2.0, 6.0, 40.0])
-def test_steps_are_held_back_as_on_the_host(twin, device, rng, size):
-    grid = ControlGrid.every(SHAPE, 1.4)
-    u, update = smooth_field(rng, 1.0), smooth_field(rng, size, grid.nodes, 0.7)
-    expected = steps.held_back(u, update, grid)
-    found = device.held_back(device.upload(u), device.upload(update), grid).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    free = _core.compose(u, _core.ffd(update, grid.origin, grid.spacing, SHAPE))
-    assert np.array_equal(free, expected) == (_core.jacobian(free).min() >= steps.LEAST_JACOBIAN)
-
-
-def test_steps_that_fold_everywhere_or_nowhere(twin, device, rng):
+def test_steps_are_held_back_as_on_the_host(twin, device, rng):
+    for size in [0.2, 2.0, 6.0, 40.0]:
+        grid = ControlGrid.every(SHAPE, 1.4)
+        u, update = smooth_field(rng, 1.0), smooth_field(rng, size, grid.nodes, 0.7)
+        expected = steps.held_back(u, update, grid)
+        found = device.held_back(device.upload(u), device.upload(update), grid).numpy()
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        free = _core.compose(u, _core.ffd(update, grid.origin, grid.spacing, SHAPE))
+        assert np.array_equal(free, expected) == (_core.jacobian(free).min() >= steps.LEAST_JACOBIAN)
     grid = ControlGrid.every(SHAPE, 1.0)
     u, update = smooth_field(rng, 0.5), rng.normal(0, 8, (3, *grid.nodes)).astype(np.float32)
     lattice = device.constants.lattice(grid)
@@ -57,14 +58,6 @@ def test_steps_that_fold_everywhere_or_nowhere(twin, device, rng):
     found, attempts = twin.held_back(device.upload(u), device.upload(still), lattice, steps.LEAST_JACOBIAN, 8)
     assert attempts == 1
     assert np.array_equal(found.numpy(), u)
-
-
-@pytest.mark.parametrize("sigma_mm", [0.0, 0.05, 1.5, 4.0])
-def test_starts_are_smoothed_as_on_the_host(twin, device, rng, sigma_mm):
-    u = smooth_field(rng, 2.0, sigma=1.0)
-    expected = steps.smoothed(u, sigma_mm, GEOMETRY)
-    found = device.smoothed(device.upload(u), sigma_mm, GEOMETRY).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_levels_and_class_numbers_are_changed_as_on_the_host(twin, device, rng):

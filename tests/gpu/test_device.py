@@ -33,7 +33,10 @@ def with_twin(twin, monkeypatch):
     monkeypatch.setattr(devices, "_here", type(devices._here)())
 
 
-def test_a_whole_registration_is_that_of_the_host(device, pair):
+def test_a_whole_registration_is_that_of_the_host_within_the_memory_planned(device, pair):
+    before, least = device.queue.memory()[0], []
+    align(pair, WEIGHTS, PLAN, on_step=lambda _: least.append(device.queue.memory()[0]), device=device)
+    assert 0 < before - min(least) < memory.needed_bytes(pair, PLAN)
     seen = []
     for d in (CPU, device):
         levels = align(pair, WEIGHTS, PLAN, device=d)
@@ -41,6 +44,12 @@ def test_a_whole_registration_is_that_of_the_host(device, pair):
     far = np.sqrt(((seen[1] - seen[0]) ** 2).sum(axis=0))
     assert np.abs(seen[0]).max() > 1
     assert np.quantile(far, 0.99) < 0.05
+
+
+def test_a_pair_that_does_not_fit_is_refused(device, pair, monkeypatch):
+    monkeypatch.setattr(memory, "needed_bytes", lambda *_: 5 << 30)
+    with pytest.raises(ResourceError, match=r"E140: .*5120 MB of the GPU, of whose 4096 MB"):
+        device.scene(pair, preset("default").for_bank("mr"))
 
 
 def test_names_choose_devices(with_twin):
@@ -69,16 +78,13 @@ def test_a_build_without_gpu_kernels_says_so(monkeypatch):
     assert devices.gpus() == ([], "this build of regweave has no GPU kernels")
 
 
-def test_what_was_brought_to_the_host_is_not_copied_back(device):
+def test_what_was_brought_to_the_host_is_not_copied_back_and_images_leave_with_their_pair(device):
     there = device.upload(np.arange(6, dtype=np.float32))
     here = device.download(there)
     assert device.upload(here) is there
     assert device.upload(here.copy()) is not there
     with pytest.raises(ValueError, match="read-only"):
         here[0] = 1
-
-
-def test_images_leave_the_gpu_with_their_pair(device):
     plan = preset("default").for_bank("mr")
     free = device.queue.memory()[0]
     own = make_phantom(seed=5, shape=(16, 16, 16), spacing_mm=(6.0, 6.0, 6.0)).pair
@@ -88,18 +94,6 @@ def test_images_leave_the_gpu_with_their_pair(device):
     del scene, own
     gc.collect()
     assert device.queue.memory()[0] == free
-
-
-def test_a_pair_that_does_not_fit_is_refused(device, pair, monkeypatch):
-    monkeypatch.setattr(memory, "needed_bytes", lambda *_: 5 << 30)
-    with pytest.raises(ResourceError, match=r"E140: .*5120 MB of the GPU, of whose 4096 MB"):
-        device.scene(pair, preset("default").for_bank("mr"))
-
-
-def test_the_plan_covers_what_a_registration_takes(device, pair):
-    before, least = device.queue.memory()[0], []
-    align(pair, WEIGHTS, PLAN, on_step=lambda _: least.append(device.queue.memory()[0]), device=device)
-    assert 0 < before - min(least) < memory.needed_bytes(pair, PLAN)
 
 
 def test_a_thread_takes_over_the_device_of_one_that_has_ended(twin, monkeypatch):

@@ -72,7 +72,7 @@ def test_costs_of_every_metric_are_those_of_the_host(device, pair, rng, level):
             assert limit < 3e-4 * max(1, np.abs(a).max()), member.name
 
 
-def test_nodes_that_see_little_cost_nothing(device, pair, rng):
+def test_nodes_that_see_little_cost_nothing_and_masks_scale_the_costs(device, pair, rng):
     plan = schedule()
     u = start(pair, plan, plan.levels[1], rng)
     u[0] += np.linspace(0, 14, u.shape[1], dtype=np.float32)[:, None, None]
@@ -80,9 +80,6 @@ def test_nodes_that_see_little_cost_nothing(device, pair, rng):
     blind = (host.costs == 0).all(axis=(0, 2))
     assert 0.05 < blind.mean() < 0.9
     assert np.array_equal((found.costs == 0).all(axis=(0, 2)), blind)
-
-
-def test_masks_scale_the_costs(device, pair, rng):
     plan = schedule(bank=BANK[:3])
     u = start(pair, plan, plan.levels[0], rng)
     boxes = [np.zeros(v.data.shape, dtype=np.uint8) for v in (pair.fixed, pair.moving)]
@@ -114,7 +111,7 @@ def test_class_shares_follow_the_rule(device, pair, rng, at, rule):
     assert (np.abs(found.shares - host.shares).max(axis=-1) > 1e-6).mean() < 0.01
 
 
-def test_structure_maps_are_compared_channel_by_channel(device, pair, rng):
+def test_structure_maps_and_metrics_without_a_kernel(device, pair, rng, monkeypatch):
     bank = [*BANK[:1], {"name": "shapes", "metric": "sad", "source": "structures", "weight": 0.0}]
     plan = schedule(bank=bank)
     shares = [rng.random((4, *v.data.shape), dtype=np.float32) for v in (pair.fixed, pair.moving)]
@@ -127,12 +124,11 @@ def test_structure_maps_are_compared_channel_by_channel(device, pair, rng):
     (host, _), (found, _) = (measured(d, mapped, plan, plan.levels[1], u) for d in (CPU, device))
     np.testing.assert_allclose(found.costs, host.costs, atol=1e-3)
 
-
-def test_a_metric_without_a_kernel_comes_from_the_host(device, pair, rng):
     def squared(fixed, moved, grid):
         return grid.pool(((fixed - moved) ** 2).sum(axis=0))
 
     name = metrics.add("squared_for_gpu", squared)
+    monkeypatch.setitem(metrics.registry._added, name, metrics.registry._added.pop(name))  # removed at the end
     plan = schedule(bank=[{"name": "own", "metric": name}, *BANK[:2]])
     u = start(pair, plan, plan.levels[0], rng)
     (host, _), (found, _) = (measured(d, pair, plan, plan.levels[0], u) for d in (CPU, device))

@@ -66,25 +66,22 @@ def gpu_of_worker(_):
     return devices._here.number
 
 
-def test_workers_are_dealt_out_to_gpus(two_gpus):
+def test_workers_are_dealt_out_to_gpus_and_one_that_fails_lives_on(two_gpus):
     with Team(5, (1, 0), threads=True) as team:
         team.grow(5)
         assert [member.gpu for member in team.members] == [1, 0, 1, 0, 1]
         answers = dict(on_processes(gpu_of_worker, [None] * 40, team))
     assert {answer.value for answer in answers.values()} == {0, 1}
     assert all(answer.error is None for answer in answers.values())
-
-
-def fails(_):
-    raise RuntimeError("a patient's name")
-
-
-def test_a_thread_that_fails_answers_and_lives_on(two_gpus):
     with Team(1, (0,), threads=True) as team:
         (_, failed), (_, done) = (*on_processes(fails, [None], team), *on_processes(gpu_of_worker, [None], team))
     assert failed.error.startswith("E195")
     assert "patient" not in failed.error
     assert done.value == 0
+
+
+def fails(_):
+    raise RuntimeError("a patient's name")
 
 
 def test_processes_know_their_gpu():

@@ -59,21 +59,18 @@ def test_cost_and_force_are_those_of_the_core(twin, device, rng, name, weighed):
     np.testing.assert_allclose(balance.force.numpy(), 2 * force, atol=2e-4 * np.abs(force).max())
 
 
-@pytest.mark.parametrize("stiff", [False, True])
-def test_smoothness_is_that_of_the_core(twin, device, rng, stiff):
-    u, stiffness = rng.normal(size=(3, *SHAPE)).astype(np.float32), rng.random(SHAPE, dtype=np.float32)
-    force = np.zeros_like(u)
-    if stiff:
-        cost = _core.stiff_diffusion_force(u, stiffness, force, FACTORS)
-    else:
-        cost = _core.diffusion_force(u, force, FACTORS)
-    balance = twin.diffusion(device.upload(u), device.upload(stiffness) if stiff else None, FACTORS, 0.3)
-    data, smooth = balance.totals()
-    assert (data, smooth) == (0, pytest.approx(cost, rel=1e-6))
-    np.testing.assert_allclose(balance.force.numpy(), np.float32(0.3) * force, atol=1e-5)
-
-
-def test_forces_of_the_host_moments_and_sums(twin, device, rng):
+def test_smoothness_forces_of_the_host_moments_and_sums(twin, device, rng):
+    for stiff in [False, True]:
+        u, stiffness = rng.normal(size=(3, *SHAPE)).astype(np.float32), rng.random(SHAPE, dtype=np.float32)
+        force = np.zeros_like(u)
+        if stiff:
+            cost = _core.stiff_diffusion_force(u, stiffness, force, FACTORS)
+        else:
+            cost = _core.diffusion_force(u, force, FACTORS)
+        balance = twin.diffusion(device.upload(u), device.upload(stiffness) if stiff else None, FACTORS, 0.3)
+        data, smooth = balance.totals()
+        assert (data, smooth) == (0, pytest.approx(cost, rel=1e-6))
+        np.testing.assert_allclose(balance.force.numpy(), np.float32(0.3) * force, atol=1e-5)
     u = rng.normal(size=(3, *SHAPE)).astype(np.float32)
     balance = twin.diffusion(device.upload(u), None, FACTORS, 1.0)
     before = balance.force.numpy().copy()

@@ -1,40 +1,64 @@
 """The refinement on the twin of the GPU against the host, from the same start."""
 
-import importlib.util
-import sys
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from scipy import ndimage
 
 from regweave.config.settings import Level, Member, Refine, Settings
+from regweave.energy import Comparison
 from regweave.registration.cpu import CPU
 from regweave.registration.cuda import CudaDevice
 from regweave.registration.refine import refine
 from regweave.registration.scene import Scene
 from regweave.types import Geometry, Image, ImagePair, LabelMap, StructureMaps, WeightTable
 
-SPEC = importlib.util.spec_from_file_location("uploaded_scene", Path(__file__).with_name("uploaded_scene.py"))
-assert SPEC is not None
-assert SPEC.loader is not None
-uploaded_scene = importlib.util.module_from_spec(SPEC)
-sys.modules[SPEC.name] = uploaded_scene  # dataclasses look their module up
-SPEC.loader.exec_module(uploaded_scene)
+
+@dataclass(frozen=True)
+class UploadedScene:
+    """A scene whose features the host computes and uploads: the refinement's own kernels are tested by themselves."""
+
+    device: CudaDevice
+    host: Scene
+    without_kernel: frozenset[str]
+    factors = property(lambda self: self.host.factors)
+    geometry = property(lambda self: self.host.geometry)
+
+    def at(self, resolution):
+        return replace(self, host=self.host.at(resolution))
+
+    def compare(self, members, u):
+        upload = self.device.upload
+        return [
+            None if c.member.name in self.without_kernel else Comparison(c.member, upload(c.fixed), upload(c.moved))
+            for c in self.host.compare(members, u.numpy())
+        ]
+
+    def valid(self, u):
+        return self.device.upload(self.host.valid(u.numpy()))
+
+    def maps(self, source, u):
+        return self.host.maps(source, u.numpy())
+
+
+class UploadingDevice(CudaDevice):
+    without_kernel: frozenset[str] = frozenset()
+
+    def scene(self, pair, schedule):
+        return UploadedScene(self, Scene.whole(pair, schedule), self.without_kernel)
+
 
 SHAPE = (22, 18, 16)
 GRID = Geometry(SHAPE, np.diag([1.0, 1.0, 1.7, 1.0]))
 CLASSES = (0, 3, 7)
 BANK = (
     Member(name="lncc3", metric="ncc", support=3, options={"squared": True}),
-    Member(name="lncc7", metric="ncc", support=7),
-    Member(name="edges", metric="ngf"),
-    Member(name="tissue", metric="sad"),
-    Member(name="self", metric="mind"),
+    Member(name="lncc7", metric="ncc", support=7), Member(name="edges", metric="ngf"),
+    Member(name="tissue", metric="sad"), Member(name="self", metric="mind"),
     Member(name="shapes", metric="sad", source="structures", weight=0),
     Member(name="outline", metric="ncc", source="labels", weight=0, support=3, options={"variance_floor": 0.01}),
-)
+)  # fmt: skip
 SCHEDULE = Settings(
     name="test", modality="mr", smoothness=0.1, levels=(Level(spacing_mm=8.0, steps=4, support=5),), banks={"mr": BANK}
 )
@@ -43,12 +67,10 @@ SETTINGS = Refine(
 )
 EVEN, BY_CLASS = [1.0, 1.0, 1.0], [0.5, 1.0, 2.0]
 ROWS = {
-    "correlation": {"lncc3": EVEN, "lncc7": EVEN},
-    "classes": {"lncc3": BY_CLASS, "tissue": EVEN},
+    "correlation": {"lncc3": EVEN, "lncc7": EVEN}, "classes": {"lncc3": BY_CLASS, "tissue": EVEN},
     "maps": {"lncc3": EVEN, "shapes": EVEN, "outline": EVEN},
-    "maps by class": {"shapes": BY_CLASS, "outline": [0.3, 1.0, 0.0]},
-    "features": {"edges": EVEN, "self": EVEN},
-}
+    "maps by class": {"shapes": BY_CLASS, "outline": [0.3, 1.0, 0.0]}, "features": {"edges": EVEN, "self": EVEN},
+}  # fmt: skip
 
 
 def image_of(seed: int, shift: float) -> Image:
@@ -74,7 +96,7 @@ def table(rows) -> WeightTable:
 
 
 def both(twin, pair, weights, settings=SETTINGS, without=()):
-    device = uploaded_scene.UploadingDevice(twin)
+    device = UploadingDevice(twin)
     device.without_kernel = frozenset(without)
     start = np.zeros((3, *SHAPE), dtype=np.float32)
     start[0] = 0.3
@@ -132,8 +154,8 @@ def test_knots_and_members_without_a_kernel_come_from_the_host(twin):
     agree(*both(twin, PAIR, table(ROWS["features"]), without={"self"}))
 
 
-def test_columns_are_laid_as_on_the_host(twin):
-    device, row = uploaded_scene.UploadingDevice(twin), np.array([0.1, 0.2, 0.3], dtype=np.float32)
+def test_columns_are_laid_as_on_the_host_for_labels_beyond_32_bits_too(twin):
+    device, row = UploadingDevice(twin), np.array([0.1, 0.2, 0.3], dtype=np.float32)
     scene = device.scene(PAIR, SCHEDULE)
     u = np.full((3, *SHAPE), 0.4, dtype=np.float32)
     valid = np.random.default_rng(0).random(SHAPE, dtype=np.float32)
@@ -143,13 +165,10 @@ def test_columns_are_laid_as_on_the_host(twin):
     assert np.array_equal(columns.numpy(), expected)
     found = device.laid(scene, columns, row, device.upload(valid), 0.25).numpy()
     np.testing.assert_allclose(found, row[expected] * valid * np.float32(0.25), rtol=1e-6)
-
-
-def test_labels_beyond_32_bits_choose_their_columns(twin):
     large = (0, 3, 7_000_000_000)
     data = np.array(large)[np.searchsorted(CLASSES, PAIR.moving_labels.data)]
     pair = PAIR.with_moving(labels=LabelMap(data, GRID))
-    device, u = uploaded_scene.UploadingDevice(twin), np.zeros((3, *SHAPE), dtype=np.float32)
+    device, u = UploadingDevice(twin), np.zeros((3, *SHAPE), dtype=np.float32)
     found = device.columns(device.scene(pair, SCHEDULE), device.upload(u), large, 0.0)
     expected = CPU.columns(Scene.whole(pair, SCHEDULE), u, large, 0.0)
     assert len(np.unique(expected)) == 3

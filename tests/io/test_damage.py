@@ -51,11 +51,19 @@ def code_of(path, **options):
     return caught.value.code
 
 
-def test_cut_short(whole):
+def test_a_cut_file_and_other_content_in_its_place(whole):
     content = whole.read_bytes()
     for kept in [0, 1, 4, 60, 200, 0.3, 0.5, 0.99, -9, -1]:
         keep = int(kept * len(content)) if isinstance(kept, float) else kept
         whole.write_bytes(content[:keep])
+        assert code_of(whole) == "E102"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("scan", whole.read_bytes())
+    whole.write_bytes(buffer.getvalue())
+    assert code_of(whole) == "E102"
+    for content in (b"hello, this is no image\n" * 40, np.random.default_rng(0).bytes(4000)):
+        whole.write_bytes(content)
         assert code_of(whole) == "E102"
 
 
@@ -75,25 +83,11 @@ def test_a_changed_bit_of_a_compressed_stream_or_its_check_sum(tmp_path, data):
     assert code_of(path) == "E102"
 
 
-def test_other_content_in_its_place(whole):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("scan", whole.read_bytes())
-    whole.write_bytes(buffer.getvalue())
-    assert code_of(whole) == "E102"
-    for content in (b"hello, this is no image\n" * 40, np.random.default_rng(0).bytes(4000)):
-        whole.write_bytes(content)
-        assert code_of(whole) == "E102"
-
-
-def test_renamed(tmp_path, data):
+def test_renamed_and_absent_files(tmp_path, data):
     for old, new in list(itertools.permutations([".nii", ".nii.gz", ".nrrd", ".mha"], 2)):
         renamed = tmp_path / f"other{new}"
         renamed.write_bytes(write(tmp_path, old, data).read_bytes())
         assert code_of(renamed) == "E102"
-
-
-def test_what_is_not_there(tmp_path, data):
     assert code_of(tmp_path / "none.nii.gz") == "E101"
     assert code_of(tmp_path) == "E101"
     (tmp_path / "x.dcm").write_bytes(b"abc")
@@ -105,7 +99,7 @@ def test_what_is_not_there(tmp_path, data):
         assert code_of(path) == "E102"
 
 
-def test_sizes_that_cannot_be_are_refused_before_memory_is_taken(tmp_path, data):
+def test_sizes_and_dimensions_that_cannot_be(tmp_path, data):
     for dims in [(3, 32767, 32767, 32767), (3, 4000, 4000, 4000), (3, 12, 11, 11)]:
         for suffix in [".nii", ".nii.gz"]:
             path = tmp_path / f"x{suffix}"
@@ -120,15 +114,6 @@ def test_sizes_that_cannot_be_are_refused_before_memory_is_taken(tmp_path, data)
         content = path.read_bytes()
         path.write_bytes(content[:40] + struct.pack("<4h", *dim) + content[48:])
         assert code_of(path) == "E102"
-
-
-def save(path, array, dtype=None):
-    image = nib.Nifti1Image(array, np.eye(4), dtype=dtype or array.dtype)
-    nib.save(image, path)
-    return path
-
-
-def test_dimensions_colour_and_objects(tmp_path, data):
     assert code_of(save(tmp_path / "2d.nii", data[0])) == "E103"
     assert code_of(save(tmp_path / "4d.nii", np.stack([data, data], -1))) == "E103"
     assert code_of(save(tmp_path / "slice.nii", data[:, :, :1])) == "E103"
@@ -143,6 +128,12 @@ def test_dimensions_colour_and_objects(tmp_path, data):
         read_image((np.zeros((4, 4)), np.eye(4)))
     with pytest.raises(RegweaveError, match="E105"):
         read_image((np.zeros((4, 4, 4)), np.eye(4)))
+
+
+def save(path, array, dtype=None):
+    image = nib.Nifti1Image(array, np.eye(4), dtype=dtype or array.dtype)
+    nib.save(image, path)
+    return path
 
 
 @pytest.mark.parametrize("suffix", [".nrrd", ".mha"])
@@ -160,7 +151,7 @@ def test_dimensions_of_itk_files(tmp_path, data, suffix):
         np.testing.assert_array_equal(read_image(path).data, data)
 
 
-def test_nonfinite(tmp_path, data):
+def test_numbers_that_are_not_finite(tmp_path, data):
     for value in [np.nan, np.inf, -np.inf]:
         for suffix in [".nii.gz", ".nrrd", ".mha"]:
             path = tmp_path / f"x{suffix}"
@@ -176,9 +167,6 @@ def test_nonfinite(tmp_path, data):
                 masked = read_image(path, nonfinite="mask").data
             assert (masked[2:4, 3, 5:8] == data[np.isfinite(bad)].min()).all()
             np.testing.assert_array_equal(masked[np.isfinite(bad)], data[np.isfinite(bad)])
-
-
-def test_double_that_overflows_single_is_nonfinite(tmp_path, data):
     big = data.astype(np.float64)
     big[0, 0, 0] = 1e300
     assert code_of(save(tmp_path / "x.nii", big)) == "E104"
@@ -198,7 +186,7 @@ def with_scaling(path, stored, slope, inter):
     return path
 
 
-def test_scaling(tmp_path, data):
+def test_scaling_byte_order_and_version(tmp_path, data):
     scalings = [(0, 7, 1, 0), (np.nan, np.nan, 1, 0), (2, -1024, 2, -1024), (1, 0, 1, 0), (-0.5, 3, -0.5, 3)]
     for slope, inter, factor, offset in scalings:
         stored = np.random.default_rng(0).integers(0, 2000, GRID.shape).astype(np.int16)
@@ -211,9 +199,6 @@ def test_scaling(tmp_path, data):
     assert code_of(path) == "E105"
     with pytest.raises(RegweaveError, match="minimum 6, maximum 6, scl_slope 2, scl_inter -4"):
         read_image(path)
-
-
-def test_byte_order_and_version(tmp_path):
     for kind in [nib.Nifti1Image, nib.Nifti2Image]:
         for order in ["<", ">"]:
             stored = np.random.default_rng(0).integers(-5, 2000, GRID.shape).astype(np.dtype("i2").newbyteorder(order))
@@ -223,7 +208,7 @@ def test_byte_order_and_version(tmp_path):
             np.testing.assert_array_equal(volume.data, stored.astype(np.float32))
 
 
-def test_labels(tmp_path):
+def test_labels_and_their_names(tmp_path):
     labels = np.random.default_rng(0).integers(0, 3, GRID.shape)
     for dtype in (np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64):
         path = save(tmp_path / "x.nii.gz", (labels * 70).astype(dtype))
@@ -244,6 +229,20 @@ def test_labels(tmp_path):
         read_labels(save(tmp_path / "nan.nii.gz", holes))
     assert read_labels((labels.astype(np.uint8), np.eye(4))).values() == [1, 2]
     assert read_labels(read_labels(path)).names == {}
+    path = save(tmp_path / "seg.nii.gz", np.random.default_rng(0).integers(0, 3, GRID.shape).astype(np.uint8))
+    (tmp_path / "labels.json").write_text('{"1": "Liver", "2": "Spleen"}')
+    assert read_labels(path).names == {1: "Liver", 2: "Spleen"}
+    (tmp_path / "names.json").write_text('{"Heart": 1}')
+    assert read_labels(path, names_path=tmp_path / "names.json").names == {1: "Heart"}
+    (tmp_path / "seg.tsv").write_text("index\tname\tcolor\n1\tKidney\t#fff\n")
+    assert read_labels(path).names == {1: "Kidney"}
+    for bad in ("{", "[1, 2]", '{"1": 1.5}', '{"a": "b"}', '{"1": "a", "01": "b"}'):
+        (tmp_path / "bad.json").write_text(bad)
+        with pytest.raises(RegweaveError, match="E107"):
+            read_labels(path, names_path=tmp_path / "bad.json")
+    for source in (path, read_labels(path)):
+        with pytest.raises(RegweaveError, match=r"E107: the names are of 7 Liver; .* holds the labels \[1, 2\]"):
+            read_labels(source, names_path={7: "Liver"})
 
 
 def test_values_of_an_image_are_no_labels(tmp_path):
@@ -263,23 +262,6 @@ def test_values_of_an_image_are_no_labels(tmp_path):
         read_labels(path)
     (tmp_path / "labels.json").write_text(json.dumps(names))
     assert len(read_labels(path).values()) == 511
-
-
-def test_names_of_labels(tmp_path):
-    path = save(tmp_path / "seg.nii.gz", np.random.default_rng(0).integers(0, 3, GRID.shape).astype(np.uint8))
-    (tmp_path / "labels.json").write_text('{"1": "Liver", "2": "Spleen"}')
-    assert read_labels(path).names == {1: "Liver", 2: "Spleen"}
-    (tmp_path / "names.json").write_text('{"Heart": 1}')
-    assert read_labels(path, names_path=tmp_path / "names.json").names == {1: "Heart"}
-    (tmp_path / "seg.tsv").write_text("index\tname\tcolor\n1\tKidney\t#fff\n")
-    assert read_labels(path).names == {1: "Kidney"}
-    for bad in ("{", "[1, 2]", '{"1": 1.5}', '{"a": "b"}', '{"1": "a", "01": "b"}'):
-        (tmp_path / "bad.json").write_text(bad)
-        with pytest.raises(RegweaveError, match="E107"):
-            read_labels(path, names_path=tmp_path / "bad.json")
-    for source in (path, read_labels(path)):
-        with pytest.raises(RegweaveError, match=r"E107: the names are of 7 Liver; .* holds the labels \[1, 2\]"):
-            read_labels(source, names_path={7: "Liver"})
 
 
 def test_messages_do_not_repeat_header_text(tmp_path, data):

@@ -1,6 +1,9 @@
 """Where things are: every orientation, through every format, against two independent libraries."""
 
 import itertools
+import os
+from itertools import permutations, product
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -11,7 +14,8 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 from regweave.errors import RegweaveError, RegweaveWarning
-from regweave.io import check_same_grid, read_image, write_image
+from regweave.io import check_same_grid, inspect_image, read_image, read_labels, write_image
+from regweave.io.geometry import Orientation
 from regweave.types import Geometry, Volume
 
 SHAPE = (5, 6, 7)
@@ -52,18 +56,15 @@ def test_nifti_in_every_orientation(tmp_path):
         volume = volume_with(direction_of(code))
         path = tmp_path / "x.nii.gz"
         write_image(path, volume)
-
         other = nib.load(path)
         assert "".join(nib.aff2axcodes(other.affine)) == code
         flip = np.diag([-1, -1, 1, 1])
         for matrix in (other.affine, other.get_sform(coded=True)[0], other.get_qform(coded=True)[0]):
             assert_same_place(volume, other.get_fdata(), lambda i, m=flip @ matrix: m[:3, :3] @ i + m[:3, 3])
         assert (int(other.header["qform_code"]), int(other.header["sform_code"])) == (1, 1)
-
         itk = sitk.ReadImage(str(path))
         data = sitk.GetArrayFromImage(itk).T
         assert_same_place(volume, data, lambda i, itk=itk: itk.TransformContinuousIndexToPhysicalPoint(i.tolist()))
-
         back = read_image(path)
         np.testing.assert_array_equal(back.geometry.affine, volume.geometry.affine)
         np.testing.assert_array_equal(back.data, volume.data)
@@ -71,7 +72,7 @@ def test_nifti_in_every_orientation(tmp_path):
         assert back.data.dtype == np.float32
 
 
-def test_oblique_through_each_format(tmp_path):
+def test_files_of_each_format(tmp_path):
     for direction in OBLIQUE.values():
         for suffix in [".nii", ".nii.gz", ".nrrd", ".mha"]:
             volume = volume_with(direction)
@@ -83,9 +84,6 @@ def test_oblique_through_each_format(tmp_path):
             back = read_image(path)
             np.testing.assert_allclose(back.geometry.affine, volume.geometry.affine, atol=1e-5)
             np.testing.assert_array_equal(back.data, volume.data)
-
-
-def test_files_written_by_simpleitk(tmp_path):
     for code in ["LPS", "RAS", "SAR", "PIL"]:
         for suffix in [".nii.gz", ".nrrd", ".mha", ".mhd", ".nhdr"]:
             volume = volume_with(direction_of(code))
@@ -143,20 +141,18 @@ S[:3, :3] = Rotation.from_euler("z", 0.3).as_matrix()
 S[:3, 3] = (7, -3, 2)
 
 
-@pytest.mark.parametrize("codes", [(1, 1), (1, 2), (2, 4)])
-def test_clash_of_qform_and_sform_is_refused(tmp_path, codes):
-    path = nifti_with(tmp_path / "x.nii", Q, S, codes)
-    with pytest.raises(RegweaveError) as caught:
-        read_image(path)
-    assert caught.value.code == "E110"
+def test_clash_of_qform_and_sform_is_refused(tmp_path):
     corners = Geometry(SHAPE, Q).corners_mm() - Geometry(SHAPE, S).corners_mm()
-    assert f"{np.linalg.norm(corners, axis=1).max():.4g} mm" in caught.value.message
-    for frame, matrix in (("sform", S), ("qform", Q)):
-        geometry = read_image(path, nifti_frame=frame).geometry
-        np.testing.assert_allclose(geometry.affine, np.diag([-1, -1, 1, 1]) @ matrix, atol=1e-6)
+    for codes in ((1, 1), (1, 2), (2, 4)):
+        path = nifti_with(tmp_path / "x.nii", Q, S, codes)
+        with pytest.raises(RegweaveError, match=f"E110.*{np.linalg.norm(corners, axis=1).max():.4g} mm"):
+            read_image(path)
+        for frame, matrix in (("sform", S), ("qform", Q)):
+            geometry = read_image(path, nifti_frame=frame).geometry
+            np.testing.assert_allclose(geometry.affine, np.diag([-1, -1, 1, 1]) @ matrix, atol=1e-6)
 
 
-def test_a_small_difference_or_no_matrix(tmp_path):
+def test_the_only_matrix_is_used_or_one_of_two_alike(tmp_path):
     near = Q.copy()
     near[0, 3] += 0.05
     path = nifti_with(tmp_path / "x.nii", Q, near, (1, 2))
@@ -166,6 +162,18 @@ def test_a_small_difference_or_no_matrix(tmp_path):
         geometry = read_image(path).geometry
     np.testing.assert_array_equal(geometry.affine, np.diag([2, 3, 4, 1]))
     np.testing.assert_array_equal(read_image_with_itk(path).affine, geometry.affine)
+    for codes, matrix, asked in (((0, 2), S, "qform"), ((1, 0), Q, "sform")):
+        path = nifti_with(tmp_path / "x.nii", Q, S, codes)
+        expected = np.diag([-1, -1, 1, 1]) @ matrix
+        np.testing.assert_allclose(read_image(path).geometry.affine, expected, atol=1e-6)
+        np.testing.assert_allclose(read_image_with_itk(path).affine, expected, atol=1e-5)
+        with pytest.raises(RegweaveError, match="E110"):
+            read_image(path, nifti_frame=asked)
+    for units, scale in (("meter", 1e3), ("mm", 1), ("micron", 1e-3), ("unknown", 1)):
+        path = nifti_with(tmp_path / "x.nii", Q, Q, units=units)
+        geometry = read_image(path).geometry
+        np.testing.assert_allclose(geometry.affine[:3], scale * (np.diag([-1, -1, 1, 1]) @ Q)[:3], rtol=1e-6)
+        np.testing.assert_allclose(read_image_with_itk(path).affine, geometry.affine, rtol=1e-5, atol=1e-9)
 
 
 def test_rounding_of_a_quaternion_near_a_half_turn_is_no_clash(tmp_path):
@@ -182,45 +190,19 @@ def test_rounding_of_a_quaternion_near_a_half_turn_is_no_clash(tmp_path):
     np.testing.assert_allclose(read_image(tmp_path / "x.nii").geometry.affine, affine, atol=1e-6)
 
 
-@pytest.mark.parametrize(("codes", "matrix"), [((0, 2), S), ((1, 0), Q)])
-def test_the_only_matrix_is_used(tmp_path, codes, matrix):
-    path = nifti_with(tmp_path / "x.nii", Q, S, codes)
-    expected = np.diag([-1, -1, 1, 1]) @ matrix
-    np.testing.assert_allclose(read_image(path).geometry.affine, expected, atol=1e-6)
-    itk = read_image_with_itk(path)
-    np.testing.assert_allclose(itk.affine, expected, atol=1e-5)
-    asked = "qform" if codes[0] == 0 else "sform"
-    with pytest.raises(RegweaveError, match="E110"):
-        read_image(path, nifti_frame=asked)
-
-
-@pytest.mark.parametrize(("units", "scale"), [("meter", 1e3), ("mm", 1), ("micron", 1e-3), ("unknown", 1)])
-def test_units_of_nifti(tmp_path, units, scale):
-    path = nifti_with(tmp_path / "x.nii", Q, Q, units=units)
-    geometry = read_image(path).geometry
-    np.testing.assert_allclose(geometry.affine[:3], scale * (np.diag([-1, -1, 1, 1]) @ Q)[:3], rtol=1e-6)
-    np.testing.assert_allclose(read_image_with_itk(path).affine, geometry.affine, rtol=1e-5, atol=1e-9)
-
-
-@pytest.mark.parametrize(("angle", "accepted"), [(1e-6, True), (1e-4, True), (0.01, False), (0.3, False)])
-def test_shear(tmp_path, angle, accepted):
-    skew = np.eye(4)
-    skew[0, 1] = np.tan(angle)
-    path = nifti_with(tmp_path / "x.nii", s=skew, codes=(0, 1))
-    if not accepted:
-        with pytest.raises(RegweaveError) as caught:
-            read_image(path)
-        assert caught.value.code == "E111"
-        assert f"{np.degrees(angle):.4g}"[:4] in caught.value.message
-        return
-    geometry = read_image(path).geometry
-    cosines = geometry.direction.T @ geometry.direction
-    np.testing.assert_allclose(cosines, np.eye(3), atol=2e-6)
-    centre = Geometry(SHAPE, np.diag([-1, -1, 1, 1]) @ skew).corners_mm().mean(axis=0)
-    np.testing.assert_allclose(geometry.corners_mm().mean(axis=0), centre, atol=1e-6)
-
-
-def test_matrices_that_place_nothing(tmp_path):
+def test_shear_and_matrices_that_place_nothing(tmp_path):
+    for angle in (1e-6, 1e-4, 0.01, 0.3):
+        skew = np.eye(4)
+        skew[0, 1] = np.tan(angle)
+        path = nifti_with(tmp_path / "x.nii", s=skew, codes=(0, 1))
+        if angle > 1e-3:
+            with pytest.raises(RegweaveError, match=f"E111.*{f'{np.degrees(angle):.4g}'[:4]}"):
+                read_image(path)
+            continue
+        geometry = read_image(path).geometry
+        np.testing.assert_allclose(geometry.direction.T @ geometry.direction, np.eye(3), atol=2e-6)
+        centre = Geometry(SHAPE, np.diag([-1, -1, 1, 1]) @ skew).corners_mm().mean(axis=0)
+        np.testing.assert_allclose(geometry.corners_mm().mean(axis=0), centre, atol=1e-6)
     path = nifti_with(tmp_path / "x.nii", s=np.diag([1.0, 1, 0, 1]), codes=(0, 1))
     with pytest.raises(RegweaveError, match="E111"):
         read_image(path)
@@ -243,7 +225,6 @@ def test_masks_off_the_grid_of_their_image():
             check_same_grid(image, other, "mask.nii.gz")
         assert caught.value.code == "E112"
         assert repr(float(other.origin_mm[0])) in caught.value.message
-    image = volume_with(OBLIQUE["oblique"]).geometry
     half = image.affine.copy()
     half[:3, :3] /= 2
     far = image.affine.copy()
@@ -255,3 +236,90 @@ def test_masks_off_the_grid_of_their_image():
             check_same_grid(image, mask, "mask.nii.gz")
         assert ("resample it" in caught.value.hint) == same
         assert ("belongs to another image" in caught.value.message) != same
+
+
+ALL = [(order, flips) for order in permutations(range(3)) for flips in product((1, -1), repeat=3)]
+STORED_SHAPE = (4, 5, 6)
+
+
+def rotation(degrees: float) -> np.ndarray:
+    a = np.radians(degrees)
+    turn = np.array([[np.cos(a), -np.sin(a), 0], [np.sin(a), np.cos(a), 0], [0, 0, 1.0]])
+    return turn @ turn[[2, 0, 1]][:, [2, 0, 1]]
+
+
+def stored_as(volume: Volume, order, flips) -> Volume:
+    """The same physical image in another storage, written out index by index."""
+    shape = tuple(volume.geometry.shape[axis] for axis in order)
+    data = np.empty(shape, dtype=np.float32)
+    for index in np.ndindex(*shape):
+        old = [0, 0, 0]
+        for new, axis in enumerate(order):
+            old[axis] = index[new] if flips[new] > 0 else shape[new] - 1 - index[new]
+        data[index] = volume.data[tuple(old)]
+    affine = np.eye(4)
+    for new, axis in enumerate(order):
+        affine[:3, new] = flips[new] * volume.geometry.affine[:3, axis]
+    start = [0.0, 0.0, 0.0]
+    for new, axis in enumerate(order):
+        start[axis] = 0.0 if flips[new] > 0 else shape[new] - 1.0
+    affine[:3, 3] = volume.geometry.points(np.array(start))
+    return Volume(data, Geometry(shape, affine))
+
+
+def image(degrees: float) -> Volume:
+    affine = np.eye(4)
+    affine[:3, :3] = rotation(degrees) * [0.9, 1.1, 3.3]
+    affine[:3, 3] = [-71.3, 12.7, 1002.123456789]
+    data = np.random.default_rng(0).random(STORED_SHAPE).astype(np.float32)
+    return Volume(data, Geometry(STORED_SHAPE, affine))
+
+
+def test_all_48_storages_become_one_with_voxels_where_they_were():
+    for degrees in [0.0, 17.0, 44.9, 45.0, 80.0]:
+        original = image(degrees)
+        expected = Orientation.of(original.geometry).turned(original)
+        for order, flips in ALL:
+            stored = stored_as(original, order, flips)
+            orientation = Orientation.of(stored.geometry)
+            found = orientation.turned(stored)
+            np.testing.assert_array_equal(found.data, expected.data)
+            np.testing.assert_array_equal(found.geometry.affine, expected.geometry.affine)
+            np.testing.assert_array_equal(orientation.to_stored(found.data), stored.data)
+    stored = stored_as(image(17.0), (2, 0, 1), (-1, 1, -1))
+    orientation = Orientation.of(stored.geometry)
+    where = np.moveaxis(stored.geometry.points(indices(stored.geometry)), -1, 0)
+    found = np.moveaxis(orientation.to_canonical(where), 0, -1)
+    np.testing.assert_allclose(found, orientation.canonical.points(indices(orientation.canonical)), atol=1e-5)
+    direction = Orientation.of(stored_as(image(20.0), (1, 2, 0), (-1, -1, 1)).geometry).canonical.direction
+    assert (np.diagonal(direction) > 0.7).all()
+    affine = np.diag([-1e-6, 2e-6, 1e-6, 1.0])
+    affine[:3, 3] = [1e7, -3.0, 0.0]
+    grid = Geometry(STORED_SHAPE, affine)
+    canonical = Orientation.of(grid).canonical
+    np.testing.assert_allclose(canonical.spacing_mm, [1e-6, 2e-6, 1e-6], rtol=1e-5)
+    np.testing.assert_allclose(canonical.origin_mm, grid.points(np.array([3.0, 0, 0])), atol=1e-9)
+
+
+def indices(geometry: Geometry) -> np.ndarray:
+    return np.stack(np.meshgrid(*(np.arange(n, dtype=float) for n in geometry.shape), indexing="ij"), axis=-1)
+
+
+# Real files, read by us and by nibabel.
+DATA = os.environ.get("REGWEAVE_DATA")
+SETS = ["ibsr18_64", "openkbp_head_neck", "acdc_cardiac", "msd_hippocampus", "totalseg_abdomen"]
+
+
+@pytest.mark.data
+@pytest.mark.skipif(DATA is None, reason="REGWEAVE_DATA is not set")
+@pytest.mark.parametrize("name", SETS)
+def test_first_case_of_each_set(name):
+    folder = min(path.parent for path in (Path(DATA) / name).glob("*/image.nii.gz"))
+    volume = read_image(folder / "image.nii.gz")
+    other = nib.load(folder / "image.nii.gz")
+    np.testing.assert_array_equal(volume.data, other.get_fdata(dtype=np.float32))
+    np.testing.assert_allclose(np.diag([-1, -1, 1, 1]) @ volume.geometry.affine, other.affine, atol=1e-6)
+    labels = read_labels(folder / "labels.nii.gz")
+    assert check_same_grid(volume.geometry, labels.geometry, folder / "labels.nii.gz") is volume.geometry
+    assert labels.values()
+    assert inspect_image(folder / "image.nii.gz").problems == ()

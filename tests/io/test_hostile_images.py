@@ -97,16 +97,13 @@ def test_nifti_headers_of_ordinary_programs(tmp_path):
     assert read_image(path, nifti_frame="sform").geometry.spacing_mm.tolist() == [2, 1, 1]
 
 
-def test_contradictions_of_images_in_memory():
+def test_contradictions_in_memory_and_what_is_refused_before_its_voxels_are_read(tmp_path):
     data = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
     image = nib.Nifti1Image(data, np.eye(4))
     assert read_image(image).data.shape == SHAPE
     image.header["pixdim"][1:4] = 7
     with pytest.raises(RegweaveError, match=r"E113.*the nibabel image"):
         read_image(image)
-
-
-def test_what_cannot_be_read_is_refused_before_its_voxels_are(tmp_path):
     for suffix in [".nii", ".nii.gz"]:
         path = save(tmp_path / f"x{suffix}", header((8, 7, 6, 1000)), b"far too few")
         assert code_of(path) == "E103"
@@ -127,15 +124,12 @@ def test_an_image_beyond_the_memory_is_refused_before_it_is_taken(tmp_path, suff
     else:
         path.write_bytes((NHDR.replace("data file: ", "") + "\n").encode() + VOXELS)
     read_image(path)
+    assert 1 << 20 < limits.available_memory() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     count = int(np.prod(SHAPE))
     monkeypatch.setattr(limits, "available_memory", lambda: count * (limits.BYTES_PER_VALUE + 1) - 1)
     with pytest.raises(ResourceError, match=r"E140.*needs about"):
         read_image(path)
     assert main(["check", str(path)]) == 4
-
-
-def test_memory_that_is_there():
-    assert 1 << 20 < limits.available_memory() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def bomb(head, wrap, megabytes=16):
@@ -144,13 +138,19 @@ def bomb(head, wrap, megabytes=16):
     return b"".join(blocks) + packer.flush()
 
 
-def test_members_of_a_gzip_file(tmp_path):
+def test_members_of_a_gzip_file_and_longer_files(tmp_path):
     content = gzip.decompress(save(tmp_path / "x.nii.gz", header()).read_bytes())
     parts = [gzip.compress(content[at : at + 100]) for at in range(0, len(content), 100)]
     (tmp_path / "x.nii.gz").write_bytes(b"".join(parts) + bytes(512))
     np.testing.assert_array_equal(read_image(tmp_path / "x.nii.gz").data.ravel(order="F"), np.arange(np.prod(SHAPE)))
     (tmp_path / "x.nii.gz").write_bytes(b"".join(parts) + b"behind the last one")
     assert code_of(tmp_path / "x.nii.gz") == "E102"
+    for suffix in [".nii", ".nii.gz"]:
+        body = np.arange(np.prod(SHAPE)).astype(np.int16).tobytes()
+        path = save(tmp_path / f"x{suffix}", header(), body + body[:-1])
+        with pytest.warns(RegweaveWarning, match=rf"W208.*{len(body) - 1} bytes"):
+            read_image(path)
+        assert code_of(save(path, header(), body + body)) == "E102"
 
 
 def test_a_stream_that_goes_on_and_on_is_left(tmp_path):
@@ -167,15 +167,6 @@ def test_a_stream_that_goes_on_and_on_is_left(tmp_path):
             read_image(tmp_path / name)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20  # 16 MB are there
         tracemalloc.stop()
-
-
-def test_a_longer_file_has_a_warning_and_a_far_longer_one_is_refused(tmp_path):
-    for suffix in [".nii", ".nii.gz"]:
-        body = np.arange(np.prod(SHAPE)).astype(np.int16).tobytes()
-        path = save(tmp_path / f"x{suffix}", header(), body + body[:-1])
-        with pytest.warns(RegweaveWarning, match=rf"W208.*{len(body) - 1} bytes"):
-            read_image(path)
-        assert code_of(save(path, header(), body + body)) == "E102"
 
 
 def test_pipes_devices_and_loops(tmp_path):
@@ -224,7 +215,7 @@ def test_voxels_outside_of_the_folder(tmp_path, elsewhere, way):
     assert read_labels(path, follow_links=True).data.shape == SHAPE
 
 
-def test_voxels_inside_of_the_folder(tmp_path, elsewhere):
+def test_voxels_inside_of_the_folder_and_their_digests(tmp_path, elsewhere):
     path = elsewhere("below/../deep/x.raw")
     (path.parent / "deep").mkdir()
     (path.parent / "below").mkdir()
@@ -240,9 +231,6 @@ def test_voxels_inside_of_the_folder(tmp_path, elsewhere):
         assert code_of(elsewhere(bad)) == code
     os.mkfifo(path.parent / "pipe.raw")
     assert code_of(elsewhere("pipe.raw")) == "E101"
-
-
-def test_digests_cover_the_voxels(tmp_path, elsewhere):
     path = elsewhere("x.raw")
     assert image_sha256(path) == sha256(path)  # no voxels: reading will say so
     (path.parent / "x.raw").write_bytes(VOXELS)

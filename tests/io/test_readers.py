@@ -71,13 +71,24 @@ IN_MEMORY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", IN_MEMORY)
-def test_objects_lie_where_their_library_says(volume, name):
-    source = IN_MEMORY[name](volume)
-    same(read_image(source), volume)
-    labels = read_labels(source)
-    assert labels.data.dtype.kind == "u"
-    same(labels, volume)
+def test_objects_lie_where_their_library_says(volume):
+    for make in IN_MEMORY.values():
+        source = make(volume)
+        same(read_image(source), volume)
+        labels = read_labels(source)
+        assert labels.data.dtype.kind == "u"
+        same(labels, volume)
+    for source in (ants_like(volume, components=2), torchio_like(volume, channels=2)):
+        assert code_of(source)[0] == "E103"
+    with pytest.raises(UsageError, match=r"E108.*numpy\.ndarray"):
+        read_image(volume.data)
+    said = code_of({"image": 1})[1]
+    assert all(word in said for word in ("SimpleITK", "nibabel", "ANTsPy", "TorchIO", "MONAI", "(array, affine)"))
+    # Only the package of that name is meant, not one that merely has such a class.
+    assert code_of(imitation("elsewhere", "ANTsImage"))[0] == "E108"
+    for other in (object(), 3, np.zeros((5, 5, 5)), (1, 2, 3)):
+        with pytest.raises(RegweaveError, match=r"E108.*from an object of type"):
+            read_image(other)
 
 
 def test_real_ants_object(volume):
@@ -99,33 +110,11 @@ def test_real_monai_object(volume):
     same(read_image(monai.MetaTensor(torch.as_tensor(volume.data)[None], affine=torch.as_tensor(RAS))), volume)
 
 
-@pytest.mark.parametrize(
-    "source", [lambda v: ants_like(v, components=2), lambda v: torchio_like(v, channels=2)], ids=["ants", "torchio"]
-)
-def test_objects_of_several_components_are_refused(volume, source):
-    assert code_of(source(volume))[0] == "E103"
-
-
-def test_objects_that_lie_nowhere(volume):
-    with pytest.raises(UsageError, match=r"E108.*numpy\.ndarray"):
-        read_image(volume.data)
-    said = code_of({"image": 1})[1]
-    assert all(word in said for word in ("SimpleITK", "nibabel", "ANTsPy", "TorchIO", "MONAI", "(array, affine)"))
-    # Only the package of that name is meant, not one that merely has such a class.
-    assert code_of(imitation("elsewhere", "ANTsImage"))[0] == "E108"
-    for other in (object(), 3, np.zeros((5, 5, 5)), (1, 2, 3)):
-        with pytest.raises(RegweaveError, match=r"E108.*from an object of type"):
-            read_image(other)
-
-
-@pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".nrrd", ".mha"])
-def test_content_tells_a_file_without_a_suffix(tmp_path, volume, suffix):
-    write_image(tmp_path / f"x{suffix}", volume)
-    (tmp_path / f"x{suffix}").rename(tmp_path / "scan.001")
-    same(read_image(tmp_path / "scan.001"), volume)
-
-
-def test_dicom_that_holds_nothing_is_refused(tmp_path):
+def test_content_tells_a_file_without_a_suffix_and_dicom_that_holds_nothing_is_refused(tmp_path, volume):
+    for suffix in (".nii", ".nii.gz", ".nrrd", ".mha"):
+        write_image(tmp_path / f"x{suffix}", volume)
+        (tmp_path / f"x{suffix}").rename(tmp_path / "scan.001")
+        same(read_image(tmp_path / "scan.001"), volume)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "IM0001").write_bytes(bytes(128) + b"DICM" + bytes(400))
     for path in (tmp_path / "a" / "IM0001", tmp_path / "a"):
@@ -148,7 +137,7 @@ def folder(tmp_path, volume):
     return made
 
 
-def test_a_folder_with_one_image_or_two(folder, volume):
+def test_folders_with_one_image_or_two_and_their_names(folder, volume, tmp_path):
     same(read_image(folder), volume)
     same(read_image(str(folder)), volume)
     assert read_labels(folder).names == {3: "Liver"}
@@ -162,25 +151,13 @@ def test_a_folder_with_one_image_or_two(folder, volume):
     assert code == "E101"
     assert "2 images" in said
     assert "other.nrrd, sub-01_T1w.nii.gz" in said
-
-
-def test_folder_of_a_detached_header(tmp_path, volume):
-    sitk.WriteImage(volume_itk(volume), str(tmp_path / "x.mhd"))
-    same(read_image(tmp_path), volume)
-    files = [(tmp_path / name).read_bytes() for name in ("x.mhd", "x.raw")]
-    assert io.image_sha256(tmp_path) == hashlib.sha256(b"".join(files)).hexdigest()
-    assert inspect_image(tmp_path).facts["bytes"] == sum(map(len, files))
-
-
-def volume_itk(volume):
-    image = sitk.GetImageFromArray(volume.data.T)
-    image.SetSpacing(SPACING.tolist())
-    image.SetOrigin(ORIGIN.tolist())
-    image.SetDirection(TURN.ravel().tolist())
-    return image
-
-
-def test_list_of_pairs_names_folders(folder, tmp_path):
+    (folder / "other.nrrd").unlink()
+    (tmp_path / "two").mkdir()  # a detached header
+    sitk.WriteImage(volume_itk(volume), str(tmp_path / "two" / "x.mhd"))
+    same(read_image(tmp_path / "two"), volume)
+    files = [(tmp_path / "two" / name).read_bytes() for name in ("x.mhd", "x.raw")]
+    assert io.image_sha256(tmp_path / "two") == hashlib.sha256(b"".join(files)).hexdigest()
+    assert inspect_image(tmp_path / "two").facts["bytes"] == sum(map(len, files))
     line = "id,fixed,moving,fixed_labels,moving_labels\na,sub-01,sub-01,sub-01,{}\n"
     (tmp_path / "pairs.csv").write_text(line.format("sub-01"))
     assert read_pairs(tmp_path / "pairs.csv")[0].fixed == folder
@@ -188,9 +165,6 @@ def test_list_of_pairs_names_folders(folder, tmp_path):
     (tmp_path / "pairs.csv").write_text(line.format("empty"))
     with pytest.raises(RegweaveError, match=r"E101.*moving_labels.*folder without an image"):
         read_pairs(tmp_path / "pairs.csv")
-
-
-def test_names_of_itk_snap(tmp_path):
     path = tmp_path / "labels.txt"
     path.write_text(
         '# ITK-SnAP Label Description File\n# IDX   -R-  -G-  -B-  -A--  VIS MSH  LABEL\n'
@@ -201,3 +175,11 @@ def test_names_of_itk_snap(tmp_path):
     path.write_text("seven is the parotid\n")
     with pytest.raises(RegweaveError, match=r"E107.*ITK-SNAP"):
         io.read_names(path)
+
+
+def volume_itk(volume):
+    image = sitk.GetImageFromArray(volume.data.T)
+    image.SetSpacing(SPACING.tolist())
+    image.SetOrigin(ORIGIN.tolist())
+    image.SetDirection(TURN.ravel().tolist())
+    return image

@@ -84,15 +84,20 @@ def test_types_orders_and_encodings(tmp_path, kind):
                 assert_as_itk(meta(tmp_path / f"x{suffix}", kind=kind, order=order, packed=packed), kind)
 
 
-def test_rare_encodings_are_refused_with_the_way_out(tmp_path):
+def test_rare_encodings_and_wrong_skips_are_refused(tmp_path):
     for encoding in ["ascii", "txt", "hex", "bzip2", "bz2"]:
         path = nrrd(tmp_path / "x.nrrd", encoding=encoding)
         with pytest.raises(RegweaveError, match=f"E103.*encoding {encoding}.*raw and gzip"):
             read_image(path)
         assert code_of(path) == "E103"
+    for skip in [-1, 10]:
+        more, body = f"byte skip: {skip}\n", b"0123456789" + values().tobytes(order="F")
+        assert code_of(nrrd(tmp_path / "x.nrrd", encoding="gzip", more=more)) == "E113"
+        assert_as_itk(nrrd(tmp_path / "x.nrrd", more=more, body=body), "i2")
+        assert code_of(nrrd(tmp_path / "x.nrrd", more=more, body=body[:-50])) == "E102"
 
 
-def test_nrrd_spaces(tmp_path):
+def test_nrrd_spaces_and_fields_that_change_nothing(tmp_path):
     for space in ("LPS", "RAS", "LAS", "left-posterior-superior", "right-anterior-superior", "Left-Anterior-Superior"):
         assert_as_itk(nrrd(tmp_path / "x.nrrd", FRAME.format(space)), "i2")
     for frame in [
@@ -102,9 +107,6 @@ def test_nrrd_spaces(tmp_path):
         path = nrrd(tmp_path / "x.nrrd", frame)
         with pytest.warns(RegweaveWarning, match="W207"):
             assert_as_itk(path, "i2")
-
-
-def test_nrrd_fields_that_change_nothing(tmp_path):
     for more in [
         "measurement frame: (1,0,0) (0,1,0) (0,0,1)\n", "thicknesses: NaN 2 1\n", "centerings: cell cell node\n",
         "spacings: 1.5 2 2.5\n", 'content: a text: with colons\nlabels: "x" "y" "z"\n', "my key:=my: value\n",
@@ -116,7 +118,7 @@ def test_nrrd_fields_that_change_nothing(tmp_path):
         np.testing.assert_array_equal(read.affine, read_header(nrrd(tmp_path / "y.nrrd")).affine)
 
 
-def test_units_are_converted(tmp_path):
+def test_units_are_converted_and_keys_of_simpleitk_kept(tmp_path):
     for unit, factor in [("m", 1e3), ("um", 1e-3), ("cm", 10.0), ("micron", 1e-3)]:
         plain = read_image(nrrd(tmp_path / "a.nrrd")).geometry.affine
         found = read_image(nrrd(tmp_path / "b.nrrd", more=f'space units: "{unit}" "{unit}" "{unit}"\n')).geometry.affine
@@ -128,9 +130,16 @@ def test_units_are_converted(tmp_path):
             plain = read_image(meta(tmp_path / "a.mha")).geometry.affine
             found = read_image(meta(tmp_path / "b.mha", more=f"DistanceUnits = {unit}\n")).geometry.affine
             np.testing.assert_allclose(found[:3], plain[:3] * factor)
+    for suffix in [".mha", ".nrrd"]:
+        image = sitk.GetImageFromArray(values().T)
+        image.SetMetaData("0008|0060", "CT")
+        image.SetMetaData("ITK_note", "a: b = c, \u00e4")
+        sitk.WriteImage(image, str(tmp_path / f"x{suffix}"))
+        assert_as_itk(tmp_path / f"x{suffix}", "i2")
+        assert read_header(tmp_path / f"x{suffix}").keys["0008|0060"] == "CT"
 
 
-def test_nrrd_headers_with_two_readings(tmp_path):
+def test_nrrd_headers_with_two_readings_and_fields_that_cannot_be(tmp_path):
     for frame, more, code in [
         (None, "sizes: 6 5 4\n", "E113"), (None, "data file: x.raw\ndatafile: y.raw\n", "E113"),
         (None, "spacings: 3 2 2.5\n", "E113"), (None, 'units: "m" "m" "m"\n', "E113"),
@@ -150,9 +159,6 @@ def test_nrrd_headers_with_two_readings(tmp_path):
         ("axis mins: 0 0 0\naxis maxs: 5 4 3\n", "", "E103"), ("spacings: 1 2 3\naxis mins: 10 20 30\n", "", "E103"),
     ]:  # fmt: skip
         assert code_of(nrrd(tmp_path / "x.nrrd", frame, more=more)) == code
-
-
-def test_nrrd_fields_that_cannot_be(tmp_path):
     for old, new, code in [
         ("kinds: domain domain domain", "kinds: " + "9" * 2000 + " domain domain", "E102"),
         ("kinds: domain domain domain", "kinds: domain domain", "E113"),
@@ -171,34 +177,13 @@ def test_nrrd_fields_that_cannot_be(tmp_path):
         assert code_of(path) == code
 
 
-def test_nrrd_skips(tmp_path):
-    for skip in [-1, 10]:
-        more, body = f"byte skip: {skip}\n", b"0123456789" + values().tobytes(order="F")
-        assert code_of(nrrd(tmp_path / "x.nrrd", encoding="gzip", more=more)) == "E113"
-        assert_as_itk(nrrd(tmp_path / "x.nrrd", more=more, body=body), "i2")
-        assert code_of(nrrd(tmp_path / "x.nrrd", more=more, body=body[:-50])) == "E102"
-
-
-def test_meta_keys_that_change_nothing(tmp_path):
+def test_meta_keys_that_change_nothing_or_are_absent(tmp_path):
     for more in [
         "CenterOfRotation = 5 6 7\n", "AnatomicalOrientation = RAI\n", "ElementByteOrderMSB = False\n",
         "ElementSize = 9 9 9\n", "HeaderSize = 0\n", "DistanceUnits = mm\n", "Comment = a = b\nName = somebody\n",
         "Modality = MET_MOD_CT\n\n", "Position = -3 4.25 7\n",
     ]:  # fmt: skip
         assert_as_itk(meta(tmp_path / "x.mha", more=more), "i2")
-
-
-@pytest.mark.parametrize("suffix", [".mha", ".nrrd"])
-def test_keys_that_simpleitk_adds(tmp_path, suffix):
-    image = sitk.GetImageFromArray(values().T)
-    image.SetMetaData("0008|0060", "CT")
-    image.SetMetaData("ITK_note", "a: b = c, \u00e4")
-    sitk.WriteImage(image, str(tmp_path / f"x{suffix}"))
-    assert_as_itk(tmp_path / f"x{suffix}", "i2")
-    assert read_header(tmp_path / f"x{suffix}").keys["0008|0060"] == "CT"
-
-
-def test_meta_that_does_not_say_where_it_is(tmp_path):
     for frame in ["", META_FRAME.replace("ElementSpacing", "ElementSize"), "Origin = 1 2 3\n"]:
         path = meta(tmp_path / "x.mha", frame)
         if "ElementSize" in frame:
@@ -206,9 +191,6 @@ def test_meta_that_does_not_say_where_it_is(tmp_path):
             continue
         with pytest.warns(RegweaveWarning, match="W207"):
             assert_as_itk(path, "i2")
-
-
-def test_meta_header_of_the_data_file(tmp_path):
     for size in [100, 0, -1]:
         body = values().tobytes(order="F")
         path = meta(tmp_path / "x.mhd", more=f"HeaderSize = {size}\n", body=bytes(100 if size else 0) + body)
@@ -250,7 +232,7 @@ def test_meta_headers_with_two_readings(tmp_path):
         assert code_of(path) == code
 
 
-def test_compressed_size_that_is_not_that_of_the_stream(tmp_path):
+def test_lengths_that_are_not_those_of_the_data(tmp_path):
     for stated in ["-5", "10", "0", "none", "+5"]:
         path = meta(tmp_path / "x.mha", packed=True)
         content = path.read_bytes()
@@ -261,17 +243,14 @@ def test_compressed_size_that_is_not_that_of_the_stream(tmp_path):
             content.replace(found + b"\n", b"" if stated == "none" else f"CompressedDataSize = {n}\n".encode())
         )
         assert code_of(path) in {"E102", "E113"}
-
-
-@pytest.mark.parametrize("write", [nrrd, meta])
-def test_longer_than_the_header_says(tmp_path, write):
-    path = tmp_path / ("x.nrrd" if write is nrrd else "x.mha")
-    body = values().tobytes(order="F")
-    write(path, body=body + b"extra")
-    with pytest.warns(RegweaveWarning, match=r"W208.*5 bytes"):
-        np.testing.assert_array_equal(read_image(path).data, values())
-    write(path, body=body + body)
-    assert code_of(path) == "E102"
+    for write in [nrrd, meta]:
+        path = tmp_path / ("x.nrrd" if write is nrrd else "x.mha")
+        body = values().tobytes(order="F")
+        write(path, body=body + b"extra")
+        with pytest.warns(RegweaveWarning, match=r"W208.*5 bytes"):
+            np.testing.assert_array_equal(read_image(path).data, values())
+        write(path, body=body + body)
+        assert code_of(path) == "E102"
 
 
 def test_vector_images(tmp_path):

@@ -4,11 +4,12 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from regweave.config.presets import load, parse
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import read_names, read_points
+from regweave.io import read_names, read_points, write_points
 from regweave.io.disk.files import (
     MAX_JSON_CHARACTERS,
     MAX_NESTING,
@@ -46,29 +47,29 @@ def code_of(name, path):
     return caught.value.code
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_long_nested_and_unreadable_texts_have_the_code_of_their_file(tmp_path):
+    for text in (
         "[" * 100_000, '{"a":' * 50_000, "1" * 5000, '{"a": ' + "1" * 5000 + "}", "a = " + "[" * 100_000,
         "a = " + "1" * 5000,
-    ],
-    ids=["lists", "tables", "digits", "digits in a table", "TOML lists", "TOML digits"],
-)  # fmt: skip
-def test_deep_nesting_and_long_numbers_have_the_code_of_their_file(tmp_path, text):
-    for name in JSON_AND_TOML:
-        (tmp_path / name).write_text(text)
-        assert code_of(name, tmp_path / name) == READERS[name][1], name
+    ):  # fmt: skip
+        for name in JSON_AND_TOML:
+            (tmp_path / name).write_text(text)
+            assert code_of(name, tmp_path / name) == READERS[name][1], (name, text[:9])
+    for name, head in {
+        "n.tsv": "index\tname\n1\t", "p.csv": "x_lps,y_lps,z_lps,label\n1,2,3,",
+        "p.fcsv": "# CoordinateSystem = LPS\n1,1,2,3,0,0,0,1,1,1,0,",
+        "pairs.csv": "id,fixed,moving,fixed_labels,moving_labels\n1,",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(head + "x" * 200_000 + "\n")
+        assert code_of(name, tmp_path / name) == READERS[name][1]
 
 
-def test_text_that_is_not_utf8(tmp_path):
-    for name in READERS:
-        (tmp_path / name).write_bytes(b"\xff\xfe\x00abc")
-        assert code_of(name, tmp_path / name) == READERS[name][1], name
-
-
-def test_pipes_devices_and_long_texts_are_not_read(tmp_path):
+def test_pipes_devices_long_texts_and_those_that_are_not_utf8_are_not_read(tmp_path):
     for name in READERS:
         path = tmp_path / name
+        path.write_bytes(b"\xff\xfe\x00abc")
+        assert code_of(name, path) == READERS[name][1], name
+        path.unlink()
         os.mkfifo(path)
         assert code_of(name, path) == "E101", name
         path.unlink()
@@ -80,16 +81,13 @@ def test_pipes_devices_and_long_texts_are_not_read(tmp_path):
         assert code_of(name, path) == "E114", name
 
 
-@pytest.mark.parametrize("bad", ["n" * 300, "a\0b", "", "none"])
-def test_names_that_no_file_can_bear(tmp_path, bad):
-    for name in READERS:
-        path = f"{tmp_path}/{bad}{name}" if bad else ""
-        assert code_of(name, path) == "E101", name
-        assert not exists(path or "no such file")
-        assert not is_file(path or "no such file")
-
-
-def test_names_and_keys_that_mislead(tmp_path):
+def test_names_of_files_and_keys_that_mislead(tmp_path):
+    for bad in ("n" * 300, "a\0b", "", "none"):
+        for name in READERS:
+            path = f"{tmp_path}/{bad}{name}" if bad else ""
+            assert code_of(name, path) == "E101", name
+            assert not exists(path or "no such file")
+            assert not is_file(path or "no such file")
     with pytest.raises(UsageError, match="E187"):
         require_start("n" * 300, None)
     with pytest.raises(UsageError, match="E171"):
@@ -109,18 +107,6 @@ def test_names_and_keys_that_mislead(tmp_path):
             read_names(tmp_path / "n.json")
 
 
-@pytest.mark.parametrize("name", ["n.tsv", "p.csv", "p.fcsv", "pairs.csv"])
-def test_cells_beyond_the_limit_of_the_csv_module(tmp_path, name):
-    heads = {
-        "n.tsv": "index\tname\n1\t",
-        "p.csv": "x_lps,y_lps,z_lps,label\n1,2,3,",
-        "p.fcsv": "# CoordinateSystem = LPS\n1,1,2,3,0,0,0,1,1,1,0,",
-        "pairs.csv": "id,fixed,moving,fixed_labels,moving_labels\n1,",
-    }
-    (tmp_path / name).write_text(heads[name] + "x" * 200_000 + "\n")
-    assert code_of(name, tmp_path / name) == READERS[name][1]
-
-
 def test_json_is_strict():
     for text in ('{"a": 1, "a": 1}', '{"x": {"a": 1, "a": 2}}', "NaN", "[Infinity]", "1e999", "{", "", "[1,]", "01"):
         with pytest.raises(ValueError, match=r"."):
@@ -135,12 +121,9 @@ def test_json_is_strict():
     keys = ",".join(f'"k{n}": 1' for n in range(300_000))
     with pytest.raises(ValueError, match=r"'k299999' is repeated"):
         parse_json(f'{{{keys}, "k299999": 2}}')
-
-
-@pytest.mark.parametrize(("parse", "most"), [(parse_json, MAX_JSON_CHARACTERS), (parse_toml, MAX_TOML_CHARACTERS)])
-def test_a_text_that_would_take_long_is_refused(parse, most):
-    with pytest.raises(ValueError, match=f"allowed are {most}"):
-        parse(" " * (most + 1))
+    for reader, most in ((parse_json, MAX_JSON_CHARACTERS), (parse_toml, MAX_TOML_CHARACTERS)):
+        with pytest.raises(ValueError, match=f"allowed are {most}"):  # it would take long
+            reader(" " * (most + 1))
 
 
 def test_toml_is_strict_and_tables_are_whole():
@@ -172,3 +155,54 @@ def test_regular_files_are_opened_through_links(tmp_path):
     for bad in ("c.txt", "."):
         with pytest.raises(RegweaveError, match="E101"):
             open_file(tmp_path / bad)
+
+
+POINTS = np.array([[1.5, -2.25, 3.0], [100.125, 0.1, -40.0]])
+LABELS = ["nose, tip", "é 2"]
+
+
+def test_points_come_back_in_their_frames_or_are_refused(tmp_path):
+    for suffix in (".mrk.json", ".fcsv", ".csv"):
+        write_points(tmp_path / f"p{suffix}", POINTS, LABELS)
+        points, labels = read_points(tmp_path / f"p{suffix}")
+        np.testing.assert_array_equal(points, POINTS)
+        assert labels == LABELS
+        write_points(tmp_path / f"q{suffix}", POINTS)
+        assert read_points(tmp_path / f"q{suffix}")[1] == ["", ""]
+    (markup,) = json.loads((tmp_path / "p.mrk.json").read_text())["markups"]  # what Slicer expects
+    assert (markup["type"], markup["coordinateSystem"], markup["coordinateUnits"]) == ("Fiducial", "LPS", "mm")
+    assert markup["controlPoints"][1]["position"] == POINTS[1].tolist()
+    for name, text, expected in (
+        ("p.mrk.json", markups("LPS"), (1, 2, 3)), ("p.mrk.json", markups("RAS"), (-1, -2, 3)),
+        ("p.fcsv", FCSV.format("LPS"), (1, 2, 3)), ("p.fcsv", FCSV.format("1"), (1, 2, 3)),
+        ("p.fcsv", FCSV.format("RAS"), (-1, -2, 3)), ("p.fcsv", FCSV.format("0"), (-1, -2, 3)),
+        ("p.csv", "x_lps,y_lps,z_lps,label\n1,2,3,a\n", (1, 2, 3)),
+        ("p.csv", "label,z_ras,y_ras,x_ras\na,3,2,1\n", (-1, -2, 3)),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text)
+        points, labels = read_points(tmp_path / name)
+        assert (points.tolist(), labels) == ([list(expected)], ["a"]), text
+    for name, text in (
+        ("p.mrk.json", markups(None)), ("p.mrk.json", markups("IJK")),
+        ("p.mrk.json", markups("LPS", positionStatus="undefined")), ("p.mrk.json", markups("LPS", position=[1, 2])),
+        ("p.mrk.json", markups("LPS", position=[1, 2, float("nan")])), ("p.mrk.json", "{"),
+        ("p.mrk.json", '{"markups": []}'), ("p.fcsv", FCSV.format("IJK")),
+        ("p.fcsv", "# columns = id,x,y,z\nF,1,2,3\n"), ("p.csv", "x,y,z\n1,2,3\n"),
+        ("p.csv", "x_lps,y_lps,z_ras\n1,2,3\n"), ("p.csv", "x_lps,y_lps,z_lps\n1,2,\n"), ("p.csv", ""),
+        ("p.xyz", "1 2 3"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text)
+        with pytest.raises(RegweaveError, match=f"E116.*{name}"):
+            read_points(tmp_path / name)
+    for name, labels in (("r.csv", ["one"]), ("r.vtk", None)):
+        with pytest.raises(RegweaveError, match="E116"):
+            write_points(tmp_path / name, POINTS, labels)
+        assert not (tmp_path / name).exists()
+
+
+def markups(frame, **point):
+    point = {"label": "a", "position": [1, 2, 3], **point}
+    return json.dumps({"markups": [{"coordinateSystem": frame, "controlPoints": [point]}]})
+
+
+FCSV = "# Markups fiducial file\n# CoordinateSystem = {}\n# columns = id,x,y,z,label\nF_1,1,2,3,a\n"

@@ -33,12 +33,15 @@ def port(monkeypatch):
         )
 
 
-def test_what_is_no_address_is_refused_without_asking_anybody(monkeypatch):
+def test_what_is_no_address_or_lacks_its_package_is_refused(monkeypatch):
     monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("asked"))
     nowhere = "nonsense tcp:// http://127.0.0.1:1 tcp://:5 tcp://a:0 tcp://a:65536 127.0.0.1:8786 tcp://a:1/x"
     for address in ("", *nowhere.split()):
         with pytest.raises(UsageError, match=r"E193: --scheduler is .*no address"):
             require_cluster(address)
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(UsageError, match="E193: --scheduler needs the package distributed"):
+        run_tasks([("a", 1)], len, scheduler="tcp://127.0.0.1:9")
 
 
 def test_nobody_listens_or_nobody_answers_as_dask_does(port):
@@ -48,19 +51,10 @@ def test_nobody_listens_or_nobody_answers_as_dask_does(port):
         require_cluster(f"tcp://127.0.0.1:{number}")
     with pytest.raises(UsageError, match=r"E193: no answer from scheduler .*TimeoutError"):
         require_cluster(port.address)
-
-
-@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 400 Bad Request\r\n"])
-def test_a_port_that_hangs_up_or_is_of_another_service(port, answer):
-    port.answer(answer)
-    with pytest.raises(UsageError, match="E193: no answer"):
-        require_cluster(port.address)
-
-
-def test_the_package_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(UsageError, match="E193: --scheduler needs the package distributed"):
-        run_tasks([("a", 1)], len, scheduler="tcp://127.0.0.1:9")
+    for answer in (b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 400 Bad Request\r\n"):
+        port.answer(answer)
+        with pytest.raises(UsageError, match="E193: no answer"):
+            require_cluster(port.address)
 
 
 def test_a_scheduler_without_workers(port, monkeypatch):
@@ -96,7 +90,7 @@ def test_the_command_leaves_nothing_behind(port, tmp_path, capsys):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["f.nii", "fl.nii", "m.nii", "ml.nii", "pairs.csv"]
 
 
-def test_tls_needs_its_three_files_and_tcp_none(tmp_path):
+def test_tls_needs_its_three_files_and_tcp_none(tmp_path, capsys):
     pem = tmp_path / "a.pem"
     pem.touch()
     three = {"tls_ca": pem, "tls_cert": pem, "tls_key": pem}
@@ -108,9 +102,6 @@ def test_tls_needs_its_three_files_and_tcp_none(tmp_path):
     Cluster(scheduler="tls://a:1", **three).check()
     with pytest.raises(UsageError, match="E193: --wait-for-workers"):
         Cluster(scheduler="tcp://a:1", wait_for_workers=float("nan")).check()
-
-
-def test_tls_files_without_a_scheduler(tmp_path, capsys):
     assert main(["evaluate", "pairs.csv", "-o", str(tmp_path / "o"), "--tls-ca", "ca.pem"]) == 2
     assert "E192: TLS files are given without --scheduler" in capsys.readouterr().err
 
@@ -124,15 +115,8 @@ def test_tls_reaches_dask(tmp_path, monkeypatch):
     )  # fmt: skip
     options = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
     with distributed.LocalCluster(protocol="tls://", security=security, **options) as local:
-        cluster = Cluster(
-            **dict(
-                zip(
-                    ("scheduler", "tls_ca", "tls_cert", "tls_key"),
-                    (local.scheduler_address, *map(Path, files)),
-                    strict=True,
-                )
-            )
-        )
+        ca, cert, key = map(Path, files)
+        cluster = Cluster(scheduler=local.scheduler_address, tls_ca=ca, tls_cert=cert, tls_key=key)
         found = run_tasks([("a", [1, 2])], len, scheduler=cluster)
         assert local.scheduler_address.startswith("tls://")
     assert [(o.key, o.value) for o in found] == [("a", 2)]

@@ -5,19 +5,24 @@ import math
 import os
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from regweave import _core
 from regweave.errors import RegweaveError, UsageError
+from regweave.jobs import runner as scoring
 from regweave.jobs import store as batch
 from regweave.jobs import workers as cluster_module
+from regweave.jobs.runner import ScoringTask, score_dice, score_pair
 from regweave.jobs.store import content_hash, run_tasks
-from regweave.jobs.workers import Team, Worker, code_of
+from regweave.jobs.workers import Team, attempt, code_of
+from regweave.model.model import Model
+from regweave.run import register
+from regweave.run.memory import Cache
+from regweave.run.read import Reading
 
 MODULE = '''
 from __future__ import annotations
@@ -85,7 +90,7 @@ def plain(outcomes):
 
 def test_values_arrive_without_loss(tasks_module, tmp_path):
     seen = []
-    outcomes = run_tasks(numbered(7), tasks_module.work, workers=3, store=tmp_path / "store", on_progress=seen.append)
+    outcomes = run_tasks(numbered(7), tasks_module.work, workers=2, store=tmp_path / "store", on_progress=seen.append)
     assert [o.key for o in outcomes] == [f"task/{i}" for i in range(7)]
     for i, outcome in enumerate(outcomes):
         assert outcome.value["third"] == i / 3
@@ -124,10 +129,14 @@ def test_a_failure_stops_nothing(tasks_module, tmp_path):
     assert [o.reused for o in again] == [True, False, False]
 
 
-def test_store_knows_content(tasks_module, tmp_path):
+def test_store_knows_content_and_code(tasks_module, tmp_path, monkeypatch):
+    def here(function, arguments, _):
+        yield from enumerate(attempt(function, argument) for argument in arguments)
+
     def runs(tasks, function=tasks_module.work):
         return [o.reused for o in run_tasks(tasks, function, workers=1, store=tmp_path)]
 
+    monkeypatch.setattr(batch, "on_processes", here)
     assert runs(numbered(2)) == [False, False]
     assert runs(numbered(3)) == [True, True, False]
     assert runs(numbered(2, sleep=0.0)) == [False, False]
@@ -135,14 +144,9 @@ def test_store_knows_content(tasks_module, tmp_path):
         file.write_text(file.read_text()[:-5])
     assert runs(numbered(3)) == [False, False, False]
     assert runs(numbered(3)) == [True, True, True]
-
-
-def test_other_code_is_another_task(monkeypatch, tasks_module, tmp_path):
     assert len(batch.program_hash()) == 64
-    run_tasks(numbered(1), tasks_module.work, workers=1, store=tmp_path)
     monkeypatch.setattr(batch, "program_hash", lambda: "other")
-    (outcome,) = run_tasks(numbered(1), tasks_module.work, workers=1, store=tmp_path)
-    assert not outcome.reused
+    assert runs(numbered(1)) == [False]
 
 
 def test_hash_sees_every_part():
@@ -165,7 +169,16 @@ def test_hash_sees_every_part():
         content_hash(object())
 
 
-def test_usage(tasks_module):
+def test_kernel_threads_stay_and_a_better_sentence_is_the_same_code(tasks_module):
+    before = _core.threads()
+    assert attempt(tasks_module.work, {"x": 1}).value["threads"] == 1
+    assert _core.threads() == before
+    source = '"""One."""\nA = 1\n"""A constant."""\n\n\ndef f(x):\n    """Do."""\n    return x + A\n'
+    said = source.replace("One", "Two").replace("A constant", "The number").replace("Do.", "Add.  # it")
+    assert code_of(said) == code_of(source)
+    assert code_of(source.replace("x + A", "x - A")) != code_of(source)
+    assert code_of(source.replace("A = 1", "A = 2")) != code_of(source)
+    assert code_of('def f():\n    """Only words."""\n') == code_of("def f():\n    pass\n")
     with pytest.raises(UsageError, match="E192"):
         run_tasks(numbered(1), tasks_module.work, workers=2, scheduler="tcp://127.0.0.1:1")
     with pytest.raises(UsageError, match="E192"):
@@ -231,15 +244,11 @@ def test_resume_after_the_parent_was_killed(start, wait_for, tmp_path):
     assert 3 <= len(kept) < 8
     wait_for(lambda: not children_of_group(first.pid))
     started = lines(log)
-
     second = start("killed")
     out, err = second.communicate()
     assert err == ""
     assert lines(log) - started == 8 - len(kept)
     assert {p.name: p.read_bytes() for p in killed.glob("[0-9a-f]*.json") if p.name in kept} == kept
-
-    third = start("killed")
-    assert third.communicate()[0] == out
     assert [line.split()[0] for line in out.splitlines()] == [f"task/{i}" for i in range(8)]
     assert "'third': 0.3333333333333333" in out
 
@@ -276,23 +285,6 @@ def test_cluster_gives_the_same_bits_and_other_code_is_refused(tasks_module, tmp
     assert plain(failed) == plain(run_tasks([(n, n) for n in names], tasks_module.fail, workers=1))
 
 
-def test_kernel_threads_of_the_caller_stay(tasks_module):
-    from regweave.jobs.workers import attempt
-
-    before = _core.threads()
-    assert attempt(tasks_module.work, {"x": 1}).value["threads"] == 1
-    assert _core.threads() == before
-
-
-def test_a_better_sentence_is_the_same_code():
-    source = '"""One."""\nA = 1\n"""A constant."""\n\n\ndef f(x):\n    """Do."""\n    return x + A\n'
-    said = source.replace("One", "Two").replace("A constant", "The number").replace("Do.", "Add.  # it")
-    assert code_of(said) == code_of(source)
-    assert code_of(source.replace("x + A", "x - A")) != code_of(source)
-    assert code_of(source.replace("A = 1", "A = 2")) != code_of(source)
-    assert code_of('def f():\n    """Only words."""\n') == code_of("def f():\n    pass\n")
-
-
 def test_a_team_serves_one_batch_after_another(tasks_module):
     with Team(2) as team:
         first, second = (run_tasks(numbered(4), tasks_module.where, workers=team) for _ in range(2))
@@ -307,20 +299,64 @@ def test_a_team_serves_one_batch_after_another(tasks_module):
         process.pipe.recv()
 
 
-def test_tasks_go_where_their_pair_is_known():
-    @dataclass(frozen=True)
-    class Visit:
-        cache_key: str
+# What workers keep between registrations of a pair: bounded, and without a trace in the numbers.
+@dataclass(frozen=True)
+class Box:
+    arrays: tuple[np.ndarray, ...]
 
-    def worker(*cached):
-        one = object.__new__(Worker)
-        one.cached, one.given, one.pipe = set(cached), [], SimpleNamespace(send=lambda sent: None)
-        return one
 
-    waiting, one, other = dict(enumerate(map(Visit, "acbaab"))), worker("b"), worker("a")
-    for member in (one, one, other, other, one, one):
-        member.give_next(waiting, [one, other], len)
-        member.given.append(member.index)
-    assert one.given == [2, 5, 1, 4]  # both of b, then c, which is nobody's, then one of another's
-    assert other.given == [0, 3]
-    assert not waiting
+def test_what_was_used_last_goes_last():
+    kept, made = Cache(1.0), []
+
+    def get(name, kilobytes=300):
+        return kept(name, lambda: made.append(name) or Box((np.zeros(kilobytes * 2**10, dtype=np.uint8),)))
+
+    for name in ("a", "b", "c", "a", "d"):
+        get(name)
+    assert made == ["a", "b", "c", "d"]
+    assert get("a") is get("a")
+    get("b")  # it had to go for d
+    assert made == ["a", "b", "c", "d", "b"]
+    assert get("whale", 2000).arrays[0].nbytes == 2000 * 2**10  # larger than all there is: made, not kept
+    get("whale", 2000)
+    assert made[-2:] == ["whale", "whale"]
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """A memory of its own for each test; it counts what is computed."""
+    counts: dict[str, int] = {}
+
+    def counted(name, function):
+        def run(*args, **options):
+            counts[name] = counts.get(name, 0) + 1
+            return function(*args, **options)
+
+        return run
+
+    kept = Cache(100.0)
+    monkeypatch.setattr(scoring, "kept", lambda: kept)
+    for name in ("read_inputs", "align", "refine"):
+        monkeypatch.setattr(register, name, counted(name, getattr(register, name)))
+    return counts
+
+
+def dice(scores):
+    return {row["label"]: (row["dice_before"], row["dice_after"]) for row in scores["structures"]}
+
+
+def test_trials_of_a_pair_share_what_no_weight_changes(fresh, training_list):
+    files = training_list.files(0)
+    task = ScoringTask(files, {name: str(path) for name, path in files.items()}, Reading(), training_list.settings)
+    start = training_list.settings.for_bank("mr").start_weights(0.1, (0, 3))
+    other = replace(start, matrix=start.matrix * np.array([[1.0, 0.2], [1.0, 1.8], [1.0, 1.0]]))
+    models = [Model(w, training_list.settings, "mr") for w in (start, other)]
+    smooth = training_list.settings.with_refine_smoothness(2.0)
+    tasks = [task, replace(task, settings=smooth), *(replace(task, model=m) for m in models)]
+    tasks.append(replace(tasks[-1], reading=Reading(classes=(3,))))
+    found = [score_dice(t) for t in tasks]
+    assert fresh == {"read_inputs": 2, "align": 4, "refine": 5}  # other labels are read anew, and seen anew
+    assert len({str(dice(f)) for f in found}) == 4  # the uniform columns of a model are the bank without one
+    for t, f in zip(tasks, found, strict=True):
+        assert dice(f) == dice(score_pair(t))
+    assert [score_dice(t) for t in tasks] == found

@@ -15,15 +15,11 @@ from regweave.learning.samples import first_steps, samples_at
 from regweave.run.memory import Cache
 from regweave.types import LabelMap, WeightTable
 
-SCHEDULE = Settings.model_validate(
-    {
-        "name": "test",
-        "modality": "mr",
-        "smoothness": 0.1,
-        "levels": [{"spacing_mm": 64.0, "shrink": 2, "steps": 2}, {"spacing_mm": 48.0, "steps": 1}],
-        "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "mi", "metric": "mi"}]},
-    }
-)
+SCHEDULE = Settings.model_validate({
+    "name": "test", "modality": "mr", "smoothness": 0.1,
+    "levels": [{"spacing_mm": 64.0, "shrink": 2, "steps": 2}, {"spacing_mm": 48.0, "steps": 1}],
+    "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "mi", "metric": "mi"}]},
+})  # fmt: skip
 HYPER = LssvmOptions(C=20.0, epsilon=0.02, rounds=1, max_outer=3)
 START = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, (0, 3, 4))
 
@@ -56,7 +52,7 @@ def joint(pairs) -> FittedColumns:
     return trainer(pairs).joint()
 
 
-def test_joint_is_one_fit_of_all_columns(pairs, joint):
+def test_one_fit_of_all_columns_or_one_for_all(pairs, joint):
     by_hand = fit_by_hand(pairs, START, START, (3, 4), one_class=False)
     np.testing.assert_array_equal(joint.weights.matrix, by_hand.weights.matrix)
     assert joint.weights.pairwise == by_hand.weights.pairwise
@@ -66,6 +62,19 @@ def test_joint_is_one_fit_of_all_columns(pairs, joint):
     first, last = joint.history["joint"][0], joint.history["joint"][-1]
     assert joint.surrogate() == (first["predicted_loss"], last["predicted_loss"])
     assert not {"seconds", "rounds"} & set(first)
+    found = trainer(pairs).fit_global()
+    w = fit_by_hand(
+        pairs, START, WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1), (3, 4), one_class=True
+    ).weights
+    np.testing.assert_array_equal(found.weights.matrix, np.repeat(w.matrix, 3, axis=1))
+    assert found.weights.pairwise == w.pairwise
+    assert set(found.history) == {"all"}
+    with ThreadPoolExecutor(2) as pool:
+        found = trainer(pairs[::-1], mapper=pool.map).joint()
+    np.testing.assert_array_equal(found.weights.matrix, joint.weights.matrix)
+    assert found.history == joint.history
+    history = {"3": [{"predicted_loss": 0.4}, {"predicted_loss": 0.1}], "4": [{"predicted_loss": 0.6}]}
+    assert FittedColumns(START, history).surrogate() == pytest.approx((0.5, 0.35))
 
 
 def test_per_class_is_one_fit_for_each_with_its_own_pairwise_weight_divided_out(pairs):
@@ -77,16 +86,6 @@ def test_per_class_is_one_fit_for_each_with_its_own_pairwise_weight_divided_out(
     assert found.weights.pairwise == 0.1
     assert set(found.history) == {"0", "3", "4"}
     assert found.n_registrations == 6
-
-
-def test_one_column_for_all(pairs):
-    found = trainer(pairs).fit_global()
-    w = fit_by_hand(
-        pairs, START, WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1), (3, 4), one_class=True
-    ).weights
-    np.testing.assert_array_equal(found.weights.matrix, np.repeat(w.matrix, 3, axis=1))
-    assert found.weights.pairwise == w.pairwise
-    assert set(found.history) == {"all"}
 
 
 def test_one_alignment_of_a_pair_serves_all_classes_and_ways(pairs, monkeypatch):
@@ -109,14 +108,7 @@ def test_one_alignment_of_a_pair_serves_all_classes_and_ways(pairs, monkeypatch)
     assert mix.history["all"] == found.history["0"]
 
 
-def test_threads_and_the_order_of_pairs_change_nothing(pairs, joint):
-    with ThreadPoolExecutor(2) as pool:
-        found = trainer(pairs[::-1], mapper=pool.map).joint()
-    np.testing.assert_array_equal(found.weights.matrix, joint.weights.matrix)
-    assert found.history == joint.history
-
-
-def test_the_second_round_follows_the_weights_of_the_first(pairs, joint, monkeypatch):
+def test_later_rounds_follow_the_weights_of_the_first_and_other_levels_the_start(pairs, joint, monkeypatch):
     seen = []
 
     def spy(*arguments, **options):
@@ -131,16 +123,13 @@ def test_the_second_round_follows_the_weights_of_the_first(pairs, joint, monkeyp
     again = fit_by_hand(pairs, seen[-1], START, (3, 4), one_class=False)
     assert found.n_inferences == joint.n_inferences + again.history[-1].n_inferences
     np.testing.assert_array_equal(found.weights.matrix, again.weights.matrix)
-
-
-def test_at_the_finest_level_the_others_keep_the_start(pairs):
     found = trainer(pairs, replace(HYPER, rounds=2), finest=True).joint()
     first = fit_by_hand(pairs, START, START, (3, 4), one_class=False, levels=(1,))
     second = fit_by_hand(pairs, first.weights, START, (3, 4), one_class=False, coarse=START, levels=(1,))
     np.testing.assert_array_equal(found.weights.matrix, second.weights.matrix)
 
 
-def test_a_pair_that_lacks_a_class_teaches_the_others(pairs):
+def test_a_pair_that_lacks_a_class_teaches_the_others_and_a_class_of_none_keeps_the_start(pairs):
     (name, first), second = pairs
     without = [(name, lacking(first, 3)), second]
     found = trainer(without).per_class()
@@ -158,9 +147,6 @@ def test_a_pair_that_lacks_a_class_teaches_the_others(pairs):
     h = HYPER
     by_hand = fit_lssvm(samples, START, h)
     np.testing.assert_array_equal(joint.weights.matrix, by_hand.weights.matrix)
-
-
-def test_a_class_that_no_pair_shows_keeps_the_start(pairs):
     without = [(name, lacking(pair, 3)) for name, pair in pairs]
     found = trainer(without).per_class()
     np.testing.assert_array_equal(found.weights.matrix[:, 1], START.matrix[:, 1])
@@ -171,8 +157,3 @@ def test_a_class_that_no_pair_shows_keeps_the_start(pairs):
         np.testing.assert_array_equal(found.weights.matrix, START.matrix)
         assert (found.n_registrations, found.n_inferences, found.history) == (0, 0, {})
         assert found.surrogate() is None
-
-
-def test_surrogate_of_several_columns_is_their_mean():
-    history = {"3": [{"predicted_loss": 0.4}, {"predicted_loss": 0.1}], "4": [{"predicted_loss": 0.6}]}
-    assert FittedColumns(START, history).surrogate() == pytest.approx((0.5, 0.35))

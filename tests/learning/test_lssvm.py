@@ -16,7 +16,7 @@ from regweave.learning import cutting_plane
 from regweave.learning import lssvm as cccp
 from regweave.learning.cutting_plane import Convex, Oracle
 from regweave.learning.lssvm import Fit, LssvmOptions, fit_lssvm
-from regweave.learning.qp import Regulariser
+from regweave.learning.qp import Cuts, Regulariser, solve
 from regweave.learning.samples import Sample, can_lose
 from regweave.types import Terms, WeightTable
 
@@ -108,16 +108,22 @@ def test_with_bounds_the_objective_never_rises_beyond_the_gap(engine):
         assert (np.diff([it.upper for it in found.history]) <= 1e-9).all()
 
 
+def programme(oracle: Oracle, C: float, lower=None) -> tuple[Convex, list]:
+    """The convex programme of the labellings imputed at the start, and these."""
+    w0 = W0.as_vector()
+    imputed = oracle.run(w0, 3.0)
+    oracle.restart(w0)
+    regulariser = Regulariser(w0, 1.0, np.zeros(7) if lower is None else lower)
+    return Convex(regulariser, C, np.stack([d.psi for d in imputed])), imputed
+
+
 @pytest.mark.parametrize("engine", [EXHAUSTIVE, "trws", "fastpd", "icm"])
 def test_no_constraint_is_violated_by_more_than_the_certified_epsilon(engine):
     """Over all labellings; and at most ε where inference is exact."""
     for seed in range(5):
         samples = several(seed)
         oracle = Oracle(samples, engine)
-        w0 = W0.as_vector()
-        imputed = np.stack([d.psi for d in oracle.run(w0, 3.0)])
-        convex = Convex(Regulariser(w0, 1.0, np.zeros(7)), 50.0, imputed)
-        oracle.restart(w0)
+        convex, _ = programme(oracle, 50.0)
         found = cutting_plane.minimise(oracle, convex, 1e-3, 100)
         worst = max(
             (convex.slacks(found.w, np.full(4, (d - p @ found.w).max())) - found.slacks)[i]
@@ -143,13 +149,9 @@ def test_the_end_allows_for_the_gap_of_inference(gap):
         def run(self, *arguments, **options):
             return [replace(d, lower_bound=d.value - gap) for d in super().run(*arguments, **options)]
 
-    w0 = W0.as_vector()
     for seed in range(5):
         oracle = Loose(several(seed), EXHAUSTIVE)
-        imputed = np.stack([d.psi for d in oracle.run(w0, 3.0)])
-        oracle.restart(w0)
-        convex = Convex(Regulariser(w0, 1.0, np.zeros(7)), 50.0, imputed)
-        found = cutting_plane.minimise(oracle, convex, 1e-3, 200)
+        found = cutting_plane.minimise(oracle, programme(oracle, 50.0)[0], 1e-3, 200)
         assert found.converged
         assert found.epsilon <= (1e-3 if gap < 1e-3 else 1e-3 + gap) + 1e-12
         assert found.rounds[-1].violation <= found.epsilon - gap + 1e-12
@@ -157,17 +159,14 @@ def test_the_end_allows_for_the_gap_of_inference(gap):
 
 def test_cutting_planes_reach_the_minimum_over_all_constraints():
     """The same programme with every labelling as a constraint."""
-    from regweave.learning.qp import Cuts, solve
-
     samples = several(3)
     w0, lower = W0.as_vector(), np.append(np.zeros(6), 0.05)
     oracle = Oracle(samples, EXHAUSTIVE)
-    imputed = np.stack([d.psi for d in oracle.run(w0, 3.0)])
-    oracle.restart(w0)
-    found = cutting_plane.minimise(oracle, Convex(Regulariser(w0, 1.0, lower), 50.0, imputed), 1e-7, 200)
+    convex, imputed = programme(oracle, 50.0, lower)
+    found = cutting_plane.minimise(oracle, convex, 1e-7, 200)
     planes = [all_planes(s) for s in samples]
     sample = np.repeat(np.arange(4, dtype=np.int32), LABELS**4)
-    a = np.concatenate([imputed[i] - p for i, (p, _) in enumerate(planes)])
+    a = np.concatenate([imputed[i].psi - p for i, (p, _) in enumerate(planes)])
     everything = solve(Cuts(sample, a, np.concatenate([d for _, d in planes])), 4, w0, 50.0, 1.0, lower)
     assert found.objective == pytest.approx(everything.objective, rel=1e-6)
     assert found.w == pytest.approx(everything.w, abs=1e-4)
@@ -175,13 +174,11 @@ def test_cutting_planes_reach_the_minimum_over_all_constraints():
 
 
 def test_slacks_bound_the_loss_of_every_labelling_below_the_imputed_one():
-    """ξ + ε ≥ Δ(D) + w·(Ψ(D̂) − Ψ(D)) for all D, hence ξ + ε ≥ Δ of the prediction."""
+    # ξ + ε ≥ Δ(D) + w·(Ψ(D̂) − Ψ(D)) for all D, hence ξ + ε ≥ Δ of the prediction.
     for seed in range(5):
         samples = several(seed)
-        oracle, w0 = Oracle(samples, EXHAUSTIVE), W0.as_vector()
-        imputed = oracle.run(w0, 3.0)
-        convex = Convex(Regulariser(w0, 1.0, np.zeros(7)), 30.0, np.stack([d.psi for d in imputed]))
-        oracle.restart(w0)
+        oracle = Oracle(samples, EXHAUSTIVE)
+        convex, imputed = programme(oracle, 30.0)
         found = cutting_plane.minimise(oracle, convex, 1e-3, 100)
         for i, (psi, delta) in enumerate(map(all_planes, samples)):
             energy, mine = psi @ found.w, float(imputed[i].psi @ found.w)
@@ -191,9 +188,6 @@ def test_slacks_bound_the_loss_of_every_labelling_below_the_imputed_one():
             assert delta[below].max() <= bound
             assert delta[energy.argmin()] <= bound
             assert imputed[i].delta <= bound
-
-
-def test_slacks_of_a_fit_bound_its_predictions():
     samples = several(1)
     found = fit(samples)
     w = found.weights.as_vector()
@@ -205,7 +199,7 @@ def test_slacks_of_a_fit_bound_its_predictions():
     assert found.converged
 
 
-def test_imputation_minimises_energy_plus_loss_and_keeps_what_is_better():
+def test_imputation_and_hyperparameters():
     samples = several(2)
     oracle, w = Oracle(samples, EXHAUSTIVE), W0.as_vector()
     found = cccp._impute(oracle, w, 2.0, ())
@@ -225,13 +219,26 @@ def test_imputation_minimises_energy_plus_loss_and_keeps_what_is_better():
     assert [d.labels.tolist() for d in again] == [d.labels.tolist() for d in found]
     assert [d.value for d in again] == pytest.approx([d.value for d in found])
     assert [d.lower_bound for d in again] == [-1.0] * 4
+    samples = several(6)
+    w0 = W0.as_vector()
+    kept = fit(samples, alpha=1e7)
+    assert kept.weights.as_vector() == pytest.approx(w0, abs=1e-4)
+    for alpha in (0.5, 4.0):
+        shrunk = fit(samples, C=0.0, alpha=alpha).weights.as_vector()
+        assert shrunk == pytest.approx(2 * alpha * w0 / (1 + 2 * alpha), rel=1e-12)
+    floor = fit(samples, C=0.0, alpha=0.0, pairwise_floor=0.3)
+    assert floor.weights.as_vector().tolist() == [0.0] * 6 + [0.3]
+    assert fit(samples, C=0.0, alpha=0.0).weights.pairwise == pytest.approx(0.05)
+    eager, idle = fit(samples, eta=50.0), fit(samples, eta=0.0)
+    assert eager.history[0].imputed_loss < idle.history[0].imputed_loss
+    weak, strong = fit(samples, C=1.0), fit(samples, C=300.0)
+    assert strong.history[-1].slack_sum <= weak.history[-1].slack_sum + 1e-3
 
 
-def test_known_planes_are_scored_before_inference():
+def test_known_planes_are_scored_before_inference_and_weaker_ones_discarded():
     samples = several(4)
-    oracle, w0 = Oracle(samples, EXHAUSTIVE), W0.as_vector()
-    convex = Convex(Regulariser(w0, 1.0, np.zeros(7)), 50.0, np.stack([d.psi for d in oracle.run(w0, 3.0)]))
-    oracle.restart(w0)
+    oracle = Oracle(samples, EXHAUSTIVE)
+    convex, _ = programme(oracle, 50.0)
     first = cutting_plane.minimise(oracle, convex, 1e-3, 100)
     spent = oracle.n_inferences
     oracle.restart(first.w)
@@ -242,9 +249,6 @@ def test_known_planes_are_scored_before_inference():
     assert (np.diff(curve) >= -1e-9).all()
     assert first.rounds[-1].violation <= 1e-3 < first.rounds[0].violation
     assert [r.n_cuts for r in first.rounds] == sorted(r.n_cuts for r in first.rounds)
-
-
-def test_weaker_planes_are_discarded_and_counted():
     samples, w = several(5, 1), W0.as_vector()
     oracle = Oracle(samples, EXHAUSTIVE)
     psi, delta = all_planes(samples[0])
@@ -272,7 +276,7 @@ def planted(seed: int, n: int = 6, nodes: int = 27) -> list[Sample]:
     return out
 
 
-def test_the_member_that_costs_what_is_lost_gets_the_weight():
+def test_the_weight_goes_to_the_member_that_costs_what_is_lost_whatever_the_order():
     w0 = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.1)
     for seed in range(3):
         found = fit_lssvm(planted(seed), w0, LssvmOptions(C=100.0, eta=3.0, epsilon=1e-3))
@@ -280,26 +284,6 @@ def test_the_member_that_costs_what_is_lost_gets_the_weight():
         assert b > 3 * max(a, c)
         assert found.history[-1].predicted_loss < 0.65 * found.history[0].predicted_loss
         assert found.history[-1].objective < found.history[0].objective
-
-
-def test_the_hyperparameters_do_what_they_say():
-    samples = several(6)
-    w0 = W0.as_vector()
-    kept = fit(samples, alpha=1e7)
-    assert kept.weights.as_vector() == pytest.approx(w0, abs=1e-4)
-    for alpha in (0.5, 4.0):
-        shrunk = fit(samples, C=0.0, alpha=alpha).weights.as_vector()
-        assert shrunk == pytest.approx(2 * alpha * w0 / (1 + 2 * alpha), rel=1e-12)
-    floor = fit(samples, C=0.0, alpha=0.0, pairwise_floor=0.3)
-    assert floor.weights.as_vector().tolist() == [0.0] * 6 + [0.3]
-    assert fit(samples, C=0.0, alpha=0.0).weights.pairwise == pytest.approx(0.05)
-    eager, idle = fit(samples, eta=50.0), fit(samples, eta=0.0)
-    assert eager.history[0].imputed_loss < idle.history[0].imputed_loss
-    weak, strong = fit(samples, C=1.0), fit(samples, C=300.0)
-    assert strong.history[-1].slack_sum <= weak.history[-1].slack_sum + 1e-3
-
-
-def test_neither_order_nor_mapper_changes_a_bit():
     samples = planted(0, n=5)
     w0 = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.1)
     one = fit_lssvm(samples, w0)
@@ -316,8 +300,8 @@ def test_neither_order_nor_mapper_changes_a_bit():
         assert all(np.array_equal(other.imputed[k], one.imputed[k]) for k in one.imputed)
 
 
-def test_a_rise_is_a_warning_and_the_earlier_weights_stay():
-    """One round of cutting planes goes far astray."""
+def test_rises_progress_and_bad_arguments_are_told():
+    # One round of cutting planes goes far astray.
     samples = several(7)
     with pytest.warns(RegweaveWarning, match="W211: the learning objective would rise from"):
         found = fit(samples, C=300.0, max_inner=1, max_outer=1)
@@ -329,9 +313,6 @@ def test_a_rise_is_a_warning_and_the_earlier_weights_stay():
     uppers = [it.upper for it in longer.history]
     assert (np.diff(uppers) <= 1e-9).all()
     assert uppers[-1] < uppers[0]
-
-
-def test_progress_is_told_and_recorded():
     seen = []
     found = fit(several(8), on_progress=seen.append, max_outer=3)
     assert tuple(seen) == found.history
@@ -342,17 +323,11 @@ def test_progress_is_told_and_recorded():
     assert np.array_equal(seen[-1].w, found.weights.as_vector())
     assert [it.n_inferences for it in seen] == sorted(it.n_inferences for it in seen)
     assert all(it.seconds > 0 for it in seen)
-
-
-def test_bad_arguments_are_named():
     samples = several(0)
     for changes, message in [
-        ({"C": -1.0}, "C is -1.0"),
-        ({"eta": np.nan}, "eta is nan"),
-        ({"epsilon": 0.0}, "epsilon is 0.0"),
-        ({"pairwise_floor": -0.1}, "pairwise_floor is -0.1"),
-        ({"max_inner": 0}, "max_inner 0"),
-    ]:
+        ({"C": -1.0}, "C is -1.0"), ({"eta": np.nan}, "eta is nan"), ({"epsilon": 0.0}, "epsilon is 0.0"),
+        ({"pairwise_floor": -0.1}, "pairwise_floor is -0.1"), ({"max_inner": 0}, "max_inner 0"),
+    ]:  # fmt: skip
         with pytest.raises(ValueError, match=message):
             fit(samples, **changes)
     with pytest.raises(ValueError, match="no samples"):

@@ -49,15 +49,10 @@ def value(w, cuts: Cuts, n: int, w0, C, alpha) -> float:
 
 
 CASES = [
-    {"d": 3, "n": 1, "k": 1},
-    {"d": 5, "n": 4, "k": 30},
-    {"d": 9, "n": 60, "k": 40},
-    {"d": 33, "n": 60, "k": 400},
-    {"d": 9, "n": 20, "k": 900},
-    {"d": 5, "n": 10, "k": 100, "inactive": True},
-    {"d": 5, "n": 60, "k": 300, "degenerate": True},
-    {"d": 33, "n": 30, "k": 300, "degenerate": True},
-]
+    {"d": 3, "n": 1, "k": 1}, {"d": 5, "n": 4, "k": 30}, {"d": 9, "n": 60, "k": 40}, {"d": 33, "n": 60, "k": 400},
+    {"d": 9, "n": 20, "k": 900}, {"d": 5, "n": 10, "k": 100, "inactive": True},
+    {"d": 5, "n": 60, "k": 300, "degenerate": True}, {"d": 33, "n": 30, "k": 300, "degenerate": True},
+]  # fmt: skip
 
 
 def test_it_agrees_with_an_interior_point_solver():
@@ -122,7 +117,7 @@ def test_order_does_not_change_a_bit(degenerate):
             assert np.array_equal(one.multipliers[rows], other.multipliers)
 
 
-def test_without_slacks_the_minimum_is_between_zero_and_the_start():
+def test_small_programmes_by_hand_and_a_solver_that_fails(monkeypatch):
     cuts, w0, lower = programme(0, 6, 3, 20)
     expected = np.maximum(2 * 3.0 * w0 / (1 + 2 * 3.0), lower)
     assert solve(cuts, 3, w0, 0.0, 3.0, lower).w == pytest.approx(expected, rel=1e-14)
@@ -130,17 +125,11 @@ def test_without_slacks_the_minimum_is_between_zero_and_the_start():
     empty = solve(nothing, 3, w0, 100.0, 3.0, lower)
     assert empty.w == pytest.approx(expected, rel=1e-14)
     assert empty.slacks.tolist() == [0.0, 0.0, 0.0]
-
-
-def test_one_weight_by_hand():
-    """½w² + (w − 1)² + ξ with w ≤ ξ: the slope 3w − 2 + 1 is 0 at a third."""
+    # ½w² + (w − 1)² + ξ with w ≤ ξ: the slope 3w − 2 + 1 is 0 at a third.
     found = solve(Cuts(np.array([0]), np.array([[1.0]]), np.array([0.0])), 1, np.ones(1), 1.0, 1.0, np.zeros(1))
     assert found.w == pytest.approx([1 / 3])
     assert found.objective == pytest.approx(1 / 18 + 4 / 9 + 1 / 3)
     assert found.multipliers == pytest.approx([1.0])
-
-
-def test_a_solver_that_fails_is_not_believed(monkeypatch):
     cuts, w0, lower = programme(0, 6, 3, 20)
     right = qp._run
 

@@ -1,6 +1,9 @@
 """Samples: their scale, their restriction to one class, their certificates, and those taken from images."""
 
 import logging
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -16,15 +19,11 @@ from regweave.registration.align import align
 from regweave.types import Terms, WeightTable
 
 OFFSETS = (np.array([-0.2, 0.0, 0.2]),) * 3
-SCHEDULE = Settings.model_validate(
-    {
-        "name": "test",
-        "modality": "mr",
-        "smoothness": 0.1,
-        "levels": ({"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 32.0, "shrink": 1, "steps": 2}),
-        "banks": {"mr": ({"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"})},
-    }
-)
+SCHEDULE = Settings.model_validate({
+    "name": "test", "modality": "mr", "smoothness": 0.1,
+    "levels": ({"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 32.0, "shrink": 1, "steps": 2}),
+    "banks": {"mr": ({"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"})},
+})  # fmt: skip
 MEMBERS, CLASSES = ("sad", "ncc"), (0, 3)
 W0 = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.1, CLASSES)
 
@@ -39,7 +38,7 @@ def make_sample(seed: int = 0, *, displaced: bool = False) -> Sample:
 
 
 @pytest.mark.parametrize("displaced", [False, True])
-def test_features_and_loss_are_per_node_that_can_lose(displaced):
+def test_features_of_nodes_that_can_lose_and_of_one_class(displaced):
     sample = make_sample(displaced=displaced)
     labels = np.random.default_rng(1).integers(0, 27, 24).astype(np.int32)
     features = joint_features(sample.terms, labels)
@@ -48,18 +47,6 @@ def test_features_and_loss_are_per_node_that_can_lose(displaced):
     assert delta(sample, labels) == pytest.approx(loss_of(sample.terms, labels) / 8)
     weights = WeightTable.from_vector(np.arange(1.0, 8.0), ("x", "y", "z"), (0, 5))
     assert psi(sample, labels) @ weights.as_vector() == pytest.approx(features @ weights.as_vector() / 8)
-
-
-def test_vectors_and_weights_are_the_same_thing():
-    w = np.arange(1.0, 8.0)
-    weights = WeightTable.from_vector(w, ("x", "y", "z"), (0, 5))
-    assert weights.matrix.tolist() == [[1, 2], [3, 4], [5, 6]]
-    assert weights.pairwise == 7
-    assert np.array_equal(weights.as_vector(), w)
-
-
-@pytest.mark.parametrize("displaced", [False, True])
-def test_restricted_terms_have_one_class_and_speak_of_its_nodes_only(displaced):
     terms = make_sample(displaced=displaced).terms
     one = restrict(terms)
     kept = np.arange(24) % 3 == 0
@@ -72,25 +59,22 @@ def test_restricted_terms_have_one_class_and_speak_of_its_nodes_only(displaced):
         restrict(replace(terms, loss=None))
 
 
-@pytest.mark.parametrize("coefficient", [0.0, 3.0, -1.0])
-@pytest.mark.parametrize("engine", ["trws", "fastpd", "icm"])
-def test_inference_on_a_sample_is_inference_on_its_energy(engine, coefficient):
-    sample = make_sample(3)
-    weights = WeightTable.from_vector(np.linspace(0.1, 0.7, 7), ("x", "y", "z"), (0, 5))
-    found = infer(Task(sample, weights.as_vector(), coefficient, engine))
-    energy = assemble(sample.terms, weights, coefficient, tie_break=0.0)
-    assert found.value == pytest.approx(energy(found.labels) / 8, rel=1e-6)
-    assert found.value == pytest.approx(found.psi @ weights.as_vector() + coefficient * found.delta)
-    plain = engines.solver(engine)(energy)
-    assert found.value <= plain.energy / 8 + 1e-2 * abs(plain.energy / 8)
-    assert found.lower_bound <= plain.energy / 8 + 1e-9
-    if engine == "icm":
-        assert found.lower_bound == -np.inf
-    else:
-        assert found.value - found.lower_bound <= 0.05 * abs(found.value)
-
-
-def test_inference_is_never_worse_than_its_start_and_can_be_limited():
+def test_inference_on_a_sample_is_inference_on_its_energy_and_never_worse_than_its_start():
+    for coefficient in [0.0, 3.0, -1.0]:
+        for engine in ["trws", "fastpd", "icm"]:
+            sample = make_sample(3)
+            weights = WeightTable.from_vector(np.linspace(0.1, 0.7, 7), ("x", "y", "z"), (0, 5))
+            found = infer(Task(sample, weights.as_vector(), coefficient, engine))
+            energy = assemble(sample.terms, weights, coefficient, tie_break=0.0)
+            assert found.value == pytest.approx(energy(found.labels) / 8, rel=1e-6)
+            assert found.value == pytest.approx(found.psi @ weights.as_vector() + coefficient * found.delta)
+            plain = engines.solver(engine)(energy)
+            assert found.value <= plain.energy / 8 + 1e-2 * abs(plain.energy / 8)
+            assert found.lower_bound <= plain.energy / 8 + 1e-9
+            if engine == "icm":
+                assert found.lower_bound == -np.inf
+            else:
+                assert found.value - found.lower_bound <= 0.05 * abs(found.value)
     sample, w = make_sample(4), np.linspace(0.1, 0.7, 7)
     best = infer(Task(sample, w, -1.0, "trws"))
     again = infer(Task(sample, w, -1.0, "icm", init=best.labels))
@@ -108,7 +92,7 @@ def pairs():
     return [make_phantom(seed=s, shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair for s in range(3)]
 
 
-def test_one_sample_for_each_level_from_its_first_step(pairs):
+def test_one_sample_for_each_level_from_its_first_step_or_none_without_the_structure(pairs, caplog):
     seen = []
     align(pairs[0], W0, SCHEDULE, on_step=seen.append)
     samples = collect("p", pairs[0])
@@ -119,6 +103,9 @@ def test_one_sample_for_each_level_from_its_first_step(pairs):
         assert sample.scale == int((step.loss().max(axis=1) > 0).sum())
         assert sample.shape == (2, 2)
     assert 0 < samples[1].scale < len(samples[1].terms.loss)
+    with caplog.at_level(logging.WARNING):
+        assert collect("p", pairs[0], structures=(99,)) == []
+    assert "pair p has no loss at level 1" in caplog.text
 
 
 @pytest.mark.parametrize("loss", ["dice", "voxel"])
@@ -133,12 +120,6 @@ def test_the_three_problems_are_one_minimisation_with_other_unaries(pairs, loss)
             assert (w * predicted.psi).sum() <= (w * found.psi).sum() + 1e-3 * abs(predicted.value)
     assert (np.diff(losses, axis=1) >= 0).all()
     assert (np.diff(np.mean(losses, axis=0)) > 0).all()
-
-
-def test_a_pair_without_the_structure_gives_no_sample(pairs, caplog):
-    with caplog.at_level(logging.WARNING):
-        assert collect("p", pairs[0], structures=(99,)) == []
-    assert "pair p has no loss at level 1" in caplog.text
 
 
 @pytest.mark.parametrize("one_class", [False, True])
@@ -159,3 +140,38 @@ def test_learning_on_a_phantom(pairs, one_class):
     assert found.weights.pairwise >= 0.025
     for it in found.history:
         assert it.slack_sum / len(samples) + it.duality_gap / 100 >= it.predicted_loss - 1e-9
+
+
+# The class predictor and joint features have the same bits whatever number of threads the BLAS has.
+SCORES = """
+import hashlib
+import numpy as np
+from regweave.predictors._features import n_features
+from regweave.predictors import perceptron
+rng = np.random.default_rng(0)
+x = rng.random((3000, n_features("ct")))
+classes = (x[:, :5].sum(axis=1) * 1.2).astype(np.int32)
+found = perceptron.fit_perceptron(x, classes, 7, rng, options=perceptron.Options(steps=6))
+y = rng.random((40000, x.shape[1])).astype(np.float32)
+scores = found.scores(y)
+from regweave.energy import joint_features
+from regweave.types import Terms
+line = np.array([-1.0, 0.0, 1.0])
+costs, shares = rng.random((8, 16000, 27)).astype(np.float32), rng.random((16000, 6)).astype(np.float32)
+terms = Terms(costs, shares, (40, 20, 20), (line, line, line))
+psi = joint_features(terms, rng.integers(0, 27, 16000).astype(np.int32))[:-1]
+print(hashlib.sha256(psi.tobytes()).hexdigest())
+told = (found.hidden, found.output, scores)
+print(*(hashlib.sha256(a.tobytes()).hexdigest() for a in told))
+"""
+
+
+def test_bits_do_not_depend_on_the_threads_of_the_blas():
+    names, told = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), []
+    for threads in ("1", "5"):
+        environment = {**os.environ, **dict.fromkeys(names, threads)}
+        done = subprocess.run(
+            [sys.executable, "-c", SCORES], env=environment, capture_output=True, text=True, check=True
+        )
+        told.append(done.stdout)
+    assert told[0] == told[1]

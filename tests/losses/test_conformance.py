@@ -69,25 +69,24 @@ def slow_voxel(fixed, moved_by_label, grid):
 SLOW = {"dice": slow_dice, "voxel": slow_voxel}
 
 
-def test_every_loss_has_a_reference_here_or_in_a_file_of_its_own():
+def test_definition_and_volume_against_loops():
+    for name, slow in SLOW.items():
+        loss = losses.get(name)
+        fixed, moved = masks((10, 9, 11)), masks((11.4, 8, 12))
+        grid = grid_of()
+        few = LabelSet((np.array([-2.0, 0.0]), np.array([0.0]), np.array([0.0, 1.5])))
+        shifted = [shift(moved, d) for d in few.vectors]
+        fast = loss.volume(fixed, moved, grid, few.offsets, loss.Options())
+        assert fast.shape == (grid.n_nodes, few.n_labels)
+        assert fast.dtype == np.float32
+        np.testing.assert_allclose(fast, slow(fixed, shifted, grid), atol=2e-5)
+        np.testing.assert_allclose(
+            loss.cost(fixed, moved, grid, loss.Options()), slow(fixed, [moved], grid)[:, 0], atol=2e-5
+        )
     own = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
     assert set(losses.available()) <= {*SLOW, *own}
-
-
-@pytest.mark.parametrize("name", SLOW)
-def test_definition_and_volume_against_loops(name):
-    loss = losses.get(name)
-    fixed, moved = masks((10, 9, 11)), masks((11.4, 8, 12))
-    grid = grid_of()
-    few = LabelSet((np.array([-2.0, 0.0]), np.array([0.0]), np.array([0.0, 1.5])))
-    shifted = [shift(moved, d) for d in few.vectors]
-    fast = loss.volume(fixed, moved, grid, few.offsets, loss.Options())
-    assert fast.shape == (grid.n_nodes, few.n_labels)
-    assert fast.dtype == np.float32
-    np.testing.assert_allclose(fast, SLOW[name](fixed, shifted, grid), atol=2e-5)
-    np.testing.assert_allclose(
-        loss.cost(fixed, moved, grid, loss.Options()), SLOW[name](fixed, [moved], grid)[:, 0], atol=2e-5
-    )
+    with pytest.raises(UsageError, match=r"E182: unknown loss 'dise'; did you mean dice\? available: .*dice.*voxel"):
+        losses.get("dise")
 
 
 @pytest.mark.parametrize("support", [None, 3, 9])
@@ -100,13 +99,27 @@ def test_volume_of_one_label_equals_the_cost_of_the_shifted_masks(loss, support)
         np.testing.assert_allclose(fast, loss.cost(fixed, shift(moved, d), grid, loss.Options()), atol=1e-5)
 
 
-def test_equal_masks_lose_nothing(loss):
+def test_equal_masks_lose_nothing_and_a_missed_structure_all(loss):
     m = masks((10, 9, 11))
     assert loss.cost(m, m, grid_of(), loss.Options()).max() == pytest.approx(0, abs=1e-6)
     at_zero = int(np.abs(LABELS.vectors).sum(axis=1).argmin())
     volume = loss.volume(m, m, grid_of(), LABELS.offsets, loss.Options())
     assert np.abs(volume[:, at_zero]).max() < 1e-5
     assert volume.sum(axis=0).argmin() == at_zero
+    empty = np.zeros((2, *SHAPE), dtype=np.float32)
+    assert np.abs(loss.cost(empty, empty, grid_of(), loss.Options())).max() == 0
+    assert np.abs(loss.volume(empty, empty, grid_of(), LABELS.offsets, loss.Options())).max() == 0
+    fixed = np.ones((1, *SHAPE), dtype=np.float32)
+    np.testing.assert_allclose(loss.cost(fixed, np.zeros_like(fixed), grid_of(), loss.Options()), 1.0, atol=1e-6)
+    fixed, moved = masks((10, 9, 11)), masks((11, 8, 12))
+    before, results = _core.threads(), []
+    try:
+        for n in (1, 2, 3):
+            _core.set_threads(n)
+            results.append(loss.volume(fixed, moved, grid_of(), LABELS.offsets, loss.Options()))
+    finally:
+        _core.set_threads(before)
+    assert all(np.array_equal(results[0], r) for r in results[1:])
 
 
 @pytest.mark.parametrize("support", [None, 3])
@@ -115,14 +128,6 @@ def test_within_zero_and_one_per_node(loss, support):
         volume = loss.volume(masks((10, 9, 11)), moved, grid_of(support), LABELS.offsets, loss.Options())
         assert volume.min() >= -1e-6
         assert volume.max() <= 1 + 1e-6
-
-
-def test_nothing_loses_nothing_and_a_missed_structure_all(loss):
-    empty = np.zeros((2, *SHAPE), dtype=np.float32)
-    assert np.abs(loss.cost(empty, empty, grid_of(), loss.Options())).max() == 0
-    assert np.abs(loss.volume(empty, empty, grid_of(), LABELS.offsets, loss.Options())).max() == 0
-    fixed = np.ones((1, *SHAPE), dtype=np.float32)
-    np.testing.assert_allclose(loss.cost(fixed, np.zeros_like(fixed), grid_of(), loss.Options()), 1.0, atol=1e-6)
 
 
 def test_a_node_loses_by_its_own_patch_alone(loss):
@@ -138,20 +143,3 @@ def test_a_node_loses_by_its_own_patch_alone(loss):
     assert not same.all()
     np.testing.assert_array_equal(before[same], after[same])
     assert (before != after).any()
-
-
-def test_same_bits_for_any_thread_count(loss):
-    fixed, moved = masks((10, 9, 11)), masks((11, 8, 12))
-    before, results = _core.threads(), []
-    try:
-        for n in (1, 2, 3):
-            _core.set_threads(n)
-            results.append(loss.volume(fixed, moved, grid_of(), LABELS.offsets, loss.Options()))
-    finally:
-        _core.set_threads(before)
-    assert all(np.array_equal(results[0], r) for r in results[1:])
-
-
-def test_unknown_loss_lists_the_known():
-    with pytest.raises(UsageError, match=r"E182: unknown loss 'dise'; did you mean dice\? available: .*dice.*voxel"):
-        losses.get("dise")

@@ -53,7 +53,7 @@ def test_cost_and_volume_against_loops(spacing, support):
         np.testing.assert_allclose(volume[:, n], landmark.cost(fixed, shift(moved, d), grid, DEFAULTS), atol=1e-6)
 
 
-def test_the_label_that_undoes_a_planted_shift_loses_nothing():
+def test_planted_shifts_and_missing_landmarks():
     fixed = blobs((10, 8, 9))
     moved = shift(fixed, -LABELS.vectors[7])
     volume = landmark.volume(fixed, moved, grid_of(), LABELS.offsets, DEFAULTS)
@@ -61,9 +61,6 @@ def test_the_label_that_undoes_a_planted_shift_loses_nothing():
     assert volume[holder].argmin() == 7
     assert volume[holder, 7] == pytest.approx(0, abs=1e-6)
     assert (np.delete(volume, holder, axis=0) == 0).all()
-
-
-def test_the_same_millimetres_cost_the_same_up_to_the_cut():
     fixed = blobs((10, 8, 9))
     grid = grid_of(6.0, (1.0, 1.0, 2.0))
     along_x, along_z = (
@@ -72,17 +69,11 @@ def test_the_same_millimetres_cost_the_same_up_to_the_cut():
     assert along_x == pytest.approx(4 / 6 / 2, abs=1e-6)
     assert along_z == pytest.approx(along_x, abs=1e-6)
     assert landmark.cost(blobs((0, 0, 0)), blobs((20, 16, 18)), grid_of(), DEFAULTS).max() == 1
-
-
-def test_a_point_between_the_supports_belongs_to_the_nearest_node():
     grid = grid_of(6.0, support=2)
     between = (grid.starts[0][1] + 2.5, float(grid.starts[1][1]), float(grid.starts[2][1]))
     held = landmark.holders(np.array(between), grid).reshape(grid.nodes)
     assert held.sum() == 1
     assert held[1, 1, 1]
-
-
-def test_missing_landmarks():
     one, none = blobs((10, 8, 9)), np.zeros((1, *SHAPE), np.float32)
     grid = grid_of()
     assert landmark.volume(none, one, grid, LABELS.offsets, DEFAULTS).max() == 0

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from regweave.measures.deformation import InverseError
+from regweave.measures.deformation import InverseError, regularity
 from regweave.spatial.voxels import body_mask
-from regweave.types import Geometry, LabelMap, Volume
+from regweave.spatial.warp import determinant
+from regweave.types import Field, Geometry, LabelMap, Volume
 
 SHAPE = (20, 20, 20)
 BODY = np.zeros(SHAPE, dtype=bool)
@@ -36,12 +37,9 @@ def test_what_deserves_a_warning():
     residual[5, 5, 7] = 0.8
     text = error(residual).words()
     assert "3 voxels of the body (0.30%), at most 0.8 mm, near voxel (5, 5, 7)" in text
-
-
-@pytest.mark.parametrize(("back_mm", "notable"), [(1.9, False), (2.1, True)])
-def test_an_error_of_more_than_a_voxel_there_and_back_is_notable(back_mm, notable):
-    back = np.where(BODY, np.float32(back_mm), np.float32(0.0))
-    assert error(back=back).notable == notable
+    for back_mm, notable in [(1.9, False), (2.1, True)]:
+        back = np.where(BODY, np.float32(back_mm), np.float32(0.0))
+        assert error(back=back).notable == notable
 
 
 def scan(data):
@@ -67,3 +65,31 @@ def test_what_is_body():
     mask = body_mask(scan(image))
     np.testing.assert_array_equal(mask, BODY)
     assert body_mask(scan(np.ones(SHAPE))).all()
+
+
+def test_numbers_against_plain_formulas():
+    jacobian = np.random.default_rng(2).uniform(-0.2, 2.0, (9, 8, 7)).astype(np.float32)
+    jacobian[4, 4, 4] = 7.0
+    mask = np.zeros(jacobian.shape, bool)
+    mask[2:5] = True
+    for numbers, inside, inner in (
+        (regularity(jacobian), jacobian, jacobian[2:-2, 2:-2, 2:-2]),
+        (regularity(jacobian, mask), jacobian[2:5], jacobian[2:5, 2:-2, 2:-2]),
+    ):
+        assert numbers["folding_fraction"] == pytest.approx((inside <= 0).mean())
+        assert numbers["low_fraction"] == pytest.approx((inside < 0.2).mean())
+        assert numbers["high_fraction"] == pytest.approx((inside > 5).mean())
+        assert numbers["sdlogj"] == pytest.approx(np.log(np.clip(inside.astype(float), 1e-9, 1e9)).std(), rel=1e-5)
+        learn2reg = np.log(np.clip(inner.astype(float) + 3, 1e-9, 1e9)).std()
+        assert numbers["sdlogj_l2r"] == pytest.approx(learn2reg, rel=1e-5)
+        assert (numbers["min_jacobian"], numbers["max_jacobian"]) == (inside.min(), inside.max())
+        assert numbers["jacobian_p99"] == pytest.approx(np.percentile(inside, 99))
+    assert all(np.isnan(number) for number in regularity(jacobian, np.zeros_like(mask)).values())
+    assert np.isnan(regularity(jacobian[:4])["sdlogj_l2r"])
+    grid = Geometry((8, 8, 8), np.diag([2.0, 1.0, 3.0, 1.0]))
+    data = (0.1 * np.indices(grid.shape) * np.array([2.0, 1.0, 3.0])[:, None, None, None]).astype(np.float32)
+    numbers = regularity(determinant(Field(data, grid)))
+    assert numbers["min_jacobian"] == pytest.approx(1.1**3, rel=1e-4)
+    assert numbers["max_jacobian"] == pytest.approx(1.1**3, rel=1e-4)
+    assert (numbers["folding_fraction"], numbers["extreme_fraction"]) == (0, 0)
+    assert numbers["sdlogj"] == pytest.approx(0, abs=1e-5)

@@ -22,7 +22,7 @@ def linear_field():
     return Field(np.ascontiguousarray(np.moveaxis(0.1 * p[..., [1, 2, 0]], -1, 0), dtype=np.float32), grid)
 
 
-def test_distances_against_a_loop():
+def test_landmarks_before_and_after_against_a_loop():
     rng = np.random.default_rng(0)
     fixed = rng.uniform([-4, 4, 2], [15, 20, 17], (40, 3))
     moving = fixed + rng.normal(size=fixed.shape)
@@ -38,15 +38,6 @@ def test_distances_against_a_loop():
     np.testing.assert_allclose(errors, expected, atol=1e-5)
     with pytest.raises(ValueError, match=r"shapes \(2, 3\) and \(1, 3\)"):
         target_registration_errors_mm([[0, 0, 0], [1, 1, 1]], [[0, 0, 0]], Transform(linear_field()))
-
-
-def shift(mm, grid=None):
-    grid = grid or Geometry((20, 20, 20), np.eye(4))
-    data = np.broadcast_to(np.array(mm, dtype=np.float32)[:, None, None, None], (3, *grid.shape))
-    return Transform(Field(np.ascontiguousarray(data), grid))
-
-
-def test_landmarks_before_and_after():
     # A start of nothing and a transform that is right for the first landmark and 2 mm off for the second.
     fixed = np.array([[4.0, 5, 6], [10, 10, 10]])
     moving = fixed + np.array([[3.0, 0, 0], [5.0, 0, 0]])
@@ -66,7 +57,13 @@ def test_landmarks_before_and_after():
         score_landmarks([[-9.0, 5, 5]], [[0.0, 0, 0]], ["far"], *(shift((0, 0, 0)),) * 3)
 
 
-def test_landmark_files_meet_by_label_or_by_order(tmp_path):
+def shift(mm, grid=None):
+    grid = grid or Geometry((20, 20, 20), np.eye(4))
+    data = np.broadcast_to(np.array(mm, dtype=np.float32)[:, None, None, None], (3, *grid.shape))
+    return Transform(Field(np.ascontiguousarray(data), grid))
+
+
+def test_landmark_files_meet_by_label_or_by_order_or_are_refused(tmp_path):
     points = np.array([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
     write_points(tmp_path / "f.csv", points, ["a", "b", "c"])
     write_points(tmp_path / "m.mrk.json", points[::-1] + 1, ["c", "b", "a"])
@@ -78,28 +75,21 @@ def test_landmark_files_meet_by_label_or_by_order(tmp_path):
         write_points(tmp_path / "one.csv", points, names)
         write_points(tmp_path / "two.fcsv", points + 2, names)
         np.testing.assert_allclose(LandmarkPairs.read(tmp_path / "one.csv", tmp_path / "two.fcsv").moving, points + 2)
-
-
-@pytest.mark.parametrize(
-    ("names", "others"),
-    [("a-c-", "c-a-"), ("abcd", "DCBA"), ("abcd", "----"), ("abcd", "abca"), ("aabb", "aabb"), ("abc-", "abc-"),
-     ("abcd", "abc"), ("aaaa", "bbbb")],
-)  # fmt: skip
-def test_labels_that_do_not_pair_are_refused_with_both_lists(tmp_path, names, others):
-    for file, labels in (("f.csv", names), ("m.csv", others)):
-        points = np.arange(3.0 * len(labels)).reshape(-1, 3)
-        write_points(tmp_path / file, points, [label.strip("-") for label in labels])
-    shown = [", ".join(repr(label.strip("-")) for label in labels) for labels in (others, names)]
-    with pytest.raises(RegweaveError, match=f"E116.*its labels {shown[0]} do not pair with the labels {shown[1]}"):
-        LandmarkPairs.read(tmp_path / "f.csv", tmp_path / "m.csv")
-
-
-@pytest.mark.parametrize("wrong", ["fewer", "other labels", "one alone", "shapes"])
-def test_landmarks_without_a_partner_are_refused(tmp_path, wrong):
-    points = np.arange(6.0).reshape(2, 3)
-    first, second = tmp_path / "f.csv", tmp_path / "m.csv"
-    write_points(first, points, ["a", "b"])
-    write_points(second, points[:1] if wrong == "fewer" else points, ["x"] if wrong == "fewer" else ["a", "z"])
-    given = {"one alone": (first, None), "shapes": (points, points[:1])}.get(wrong, (first, second))
-    with pytest.raises(RegweaveError, match="E116"):
-        LandmarkPairs.read(*given)
+    for names, others in [
+        ("a-c-", "c-a-"), ("abcd", "DCBA"), ("abcd", "----"), ("abcd", "abca"), ("aabb", "aabb"), ("abc-", "abc-"),
+        ("abcd", "abc"), ("aaaa", "bbbb"),
+    ]:  # fmt: skip
+        for file, labels in (("f.csv", names), ("m.csv", others)):
+            points = np.arange(3.0 * len(labels)).reshape(-1, 3)
+            write_points(tmp_path / file, points, [label.strip("-") for label in labels])
+        shown = [", ".join(repr(label.strip("-")) for label in labels) for labels in (others, names)]
+        with pytest.raises(RegweaveError, match=f"E116.*its labels {shown[0]} do not pair with the labels {shown[1]}"):
+            LandmarkPairs.read(tmp_path / "f.csv", tmp_path / "m.csv")
+    for wrong in ["fewer", "other labels", "one alone", "shapes"]:
+        points = np.arange(6.0).reshape(2, 3)
+        first, second = tmp_path / "f.csv", tmp_path / "m.csv"
+        write_points(first, points, ["a", "b"])
+        write_points(second, points[:1] if wrong == "fewer" else points, ["x"] if wrong == "fewer" else ["a", "z"])
+        given = {"one alone": (first, None), "shapes": (points, points[:1])}.get(wrong, (first, second))
+        with pytest.raises(RegweaveError, match="E116"):
+            LandmarkPairs.read(*given)

@@ -50,13 +50,24 @@ def measured(fixed, warped, labels=None, same=True, moving=None):
     return measure(pair, Transform(Field.zero(GRID)), warped, labels, same=same)
 
 
-def test_the_same_image_is_alike_in_every_number():
+def test_numbers_of_the_same_image_and_of_two_modalities():
     one = textured()
     whole, structures = measured(one, Volume(one.data, GRID, "mr"), labelled())
     assert whole["correlation"] == pytest.approx(1)
     assert whole["inside"] == whole["blocks"] == whole["moved"] == 0
     assert whole["contour"] > 0.99
     assert sorted(structures) == [1, 7]
+    one = textured(3, "t1")
+    turned = Volume(100 - one.data, GRID, "t2")
+    whole, _ = measured(one, turned, labelled(), same=False, moving=Image(turned.data, GRID, "t2"))
+    assert whole["correlation"] > 0.99
+    assert whole["contour"] > 0.95
+    assert whole["inside"] < 0.1
+    assert measured(one, turned, moving=Image(turned.data, GRID, "mr"))[0]["correlation"] < -0.9
+    chosen = np.random.default_rng(0).random((3, PART)) < 0.3
+    every = np.flatnonzero(chosen)
+    assert np.array_equal(_spread(chosen, 1000), every[:: -(-every.size // 1000) | 1])
+    assert _spread(chosen & False, 1000).size == 0
 
 
 def test_numbers_are_those_of_a_slow_reference():
@@ -91,23 +102,6 @@ def test_numbers_are_those_of_a_slow_reference():
         assert structures[value]["contour"] == pytest.approx(np.mean(local), abs=1e-3)
 
 
-def test_samples_of_a_large_image_are_every_nth_of_the_chosen_voxels():
-    chosen = np.random.default_rng(0).random((3, PART)) < 0.3
-    every = np.flatnonzero(chosen)
-    assert np.array_equal(_spread(chosen, 1000), every[:: -(-every.size // 1000) | 1])
-    assert _spread(chosen & False, 1000).size == 0
-
-
-def test_two_modalities_are_compared_by_a_table_and_by_squares():
-    one = textured(3, "t1")
-    turned = Volume(100 - one.data, GRID, "t2")
-    whole, _ = measured(one, turned, labelled(), same=False, moving=Image(turned.data, GRID, "t2"))
-    assert whole["correlation"] > 0.99
-    assert whole["contour"] > 0.95
-    assert whole["inside"] < 0.1
-    assert measured(one, turned, moving=Image(turned.data, GRID, "mr"))[0]["correlation"] < -0.9
-
-
 def test_other_anatomy_ranks_below_a_good_result():
     made = make_phantom(seed=1, shape=(32, 32, 32), spacing_mm=(6.0, 6.0, 6.0)).pair
     good = ImagePair(replace(made.fixed, modality="mr"), replace(made.moving, modality="mr"))
@@ -124,22 +118,16 @@ def test_other_anatomy_ranks_below_a_good_result():
     assert verdict.reasons[0].text.startswith("not the same anatomy: images correlate")
 
 
-def test_words_have_the_limits_of_the_rules():
+def test_scores_have_the_limits_of_the_rules_and_the_middle_of_good_results():
     limits = default_rules().limits["likeness"]
     assert [word_of(limits["look"]), word_of(limits["look"] - 1e-9)] == ["alike", "doubtful"]
     assert [word_of(limits["fail"]), word_of(limits["fail"] - 1e-9)] == ["doubtful", "not the same anatomy"]
-
-
-def test_a_number_in_the_middle_of_good_results_is_zero_and_worse_ones_are_below():
     for kind in shipped_reference().kinds.values():
         for name, scale in kind.quantiles.items():
             middle, worst = scale[SHARES.index(0.5)], scale[0]
             assert standard(middle, scale, name) == 0
             assert standard(worst, scale, name) <= 0
             assert (worst <= middle) == (SIDE[name] > 0) or worst == middle
-
-
-def test_a_pair_without_anything_in_common_is_not_the_same_anatomy():
     found = place({"correlation": 0.0}, {}, {}, "mr")
     assert found.word == "not the same anatomy"
     assert Likeness.model_validate_json(found.model_dump_json()) == found
@@ -181,7 +169,7 @@ def test_odd_images_have_finite_numbers(spoil):
     assert all(row.label not in (3, 2**14) for row in found.structures)
 
 
-def test_a_reference_of_a_department_is_read_and_checked(tmp_path):
+def test_a_reference_of_a_department_is_read_checked_and_placed_by(tmp_path):
     own = shipped_reference().model_copy(update={"name": "ours"})
     path = tmp_path / "ours.json"
     path.write_text(own.model_dump_json())
@@ -195,9 +183,6 @@ def test_a_reference_of_a_department_is_read_and_checked(tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(RegweaveError, match="E1"):
         read_reference(path)
-
-
-def test_a_kind_that_a_department_has_not_is_that_of_the_package():
     only = shipped_reference().model_copy(update={"name": "ours", "kinds": {"ct": shipped_reference().kinds["ct"]}})
     numbers = {"correlation": 0.5}
     assert place(numbers, {}, {}, "ct", only).reference == "ours"
@@ -212,7 +197,7 @@ def good_result(k, kind="mr"):
 
 
 def test_own_good_results_become_a_reference_for_the_rules_of_a_department(tmp_path):
-    """Results that are worse than those of the package are alike where they are usual."""
+    # Results that are worse than those of the package are alike where they are usual.
     good = [good_result(k) for k in range(40)]
     assert np.mean([one.word == "alike" for one in good]) == 0
     own = own_reference(good, "ours")
@@ -227,9 +212,6 @@ def test_own_good_results_become_a_reference_for_the_rules_of_a_department(tmp_p
         read_rules(tmp_path / "mine.toml")
     with pytest.raises(RegweaveError, match=r"E134.*11 good results are too few"):
         own_reference(good[:11], "ours")
-
-
-def test_a_run_is_placed_by_the_reference_of_its_rules():
     pair = make_phantom(seed=1, shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
     own = shipped_reference().model_copy(update={"name": "ours"})
     rules = replace(default_rules(), reference=own)

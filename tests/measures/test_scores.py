@@ -29,7 +29,7 @@ def score():
     return score_labels(fixed, moving, start, warped)
 
 
-def test_each_structure_has_its_state_and_volumes(score):
+def test_each_structure_has_its_state_volumes_and_record(score):
     assert {s.name: s.state for s in score.structures} == {
         "cord": "scored", "lens": "vanished", "node": "no reference", "eye": "not in moving"
     }  # fmt: skip
@@ -41,6 +41,22 @@ def test_each_structure_has_its_state_and_volumes(score):
     found = score.with_surfaces(labels(l1=1, l2=3, l4=5), labels(l1=1, l3=6))
     assert found.structures[0].hd95_mm == 0.0
     assert all(math.isnan(s.hd95_mm) for s in found.structures[1:])
+    rows = score.rows()
+    assert all(row["state"] in STATES for row in rows)
+    assert PairScore.model_validate(rows).rows() == rows
+    odd = {**rows[0], "state": "no reference"}
+    with pytest.raises(ValueError, match="a structure with the state 'no reference' has no Dice"):
+        PairScore.model_validate([odd])
+    a, b = np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 4), np.int64)
+    a[0], b[:2] = 1, 1
+    a[3, 3, 3] = b[3, 3, 3] = 9
+    assert dice(a, b) == {1: pytest.approx(2 * 16 / (16 + 32)), 9: 1.0}
+    b[3, 3, 3] = 0
+    found = dice(LabelMap(a, Geometry(a.shape, np.eye(4))), b, [9, 4])
+    assert found[9] == 0.0
+    assert np.isnan(found[4])
+    with pytest.raises(ValueError, match=r"\(2, 2, 2\) and \(2, 2, 3\)"):
+        dice(np.zeros((2, 2, 2), int), np.zeros((2, 2, 3), int))
 
 
 def test_the_mean_is_over_the_same_structures_before_and_after(score):
@@ -60,25 +76,3 @@ def test_the_mean_is_over_the_same_structures_before_and_after(score):
     fixed, moving = labels(l1=1), labels(l1=5)
     found = score_labels(fixed, moving, start=fixed, warped=fixed, loaded=moving)
     assert found.means() == {"before": 0.0, "start": 1.0, "after": 1.0}
-
-
-def test_a_record_is_read_back(score):
-    rows = score.rows()
-    assert all(row["state"] in STATES for row in rows)
-    assert PairScore.model_validate(rows).rows() == rows
-    odd = {**rows[0], "state": "no reference"}
-    with pytest.raises(ValueError, match="a structure with the state 'no reference' has no Dice"):
-        PairScore.model_validate([odd])
-
-
-def test_dice_counts_voxels():
-    a, b = np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 4), np.int64)
-    a[0], b[:2] = 1, 1
-    a[3, 3, 3] = b[3, 3, 3] = 9
-    assert dice(a, b) == {1: pytest.approx(2 * 16 / (16 + 32)), 9: 1.0}
-    b[3, 3, 3] = 0
-    found = dice(LabelMap(a, Geometry(a.shape, np.eye(4))), b, [9, 4])
-    assert found[9] == 0.0
-    assert np.isnan(found[4])
-    with pytest.raises(ValueError, match=r"\(2, 2, 2\) and \(2, 2, 3\)"):
-        dice(np.zeros((2, 2, 2), int), np.zeros((2, 2, 3), int))

@@ -27,7 +27,7 @@ def slow_bootstrap(differences, groups, n, seed):
     return np.mean([d for d, _ in pairs]), np.percentile(means, 2.5), np.percentile(means, 97.5)
 
 
-def test_against_loops():
+def test_bootstrap_against_loops_and_theory():
     for seed in [0, 5]:
         rng = np.random.default_rng(seed)
         groups = [f"p{rng.integers(6)}+p{rng.integers(6)}" for _ in range(15)] + ["p1", "p7", "p2"]
@@ -36,17 +36,11 @@ def test_against_loops():
         found = paired_bootstrap(differences, groups, n=300, seed=seed)
         np.testing.assert_allclose(found, slow_bootstrap(differences, groups, 300, seed), rtol=1e-12)
         assert found.low < found.mean < found.high
-
-
-def test_interval_has_the_width_that_theory_gives():
-    """For independent patients the interval is ±1.96 standard errors."""
+    # For independent patients the interval is ±1.96 standard errors.
     values = np.random.default_rng(3).normal(0.0, 1.0, 400)
     mean, low, high = paired_bootstrap(values, [f"p{i}" for i in range(400)])
     error = values.std() / 20
     np.testing.assert_allclose([low, high], [mean - 1.96 * error, mean + 1.96 * error], atol=0.2 * error)
-
-
-def test_too_little_for_an_interval():
     values = np.random.default_rng(4).normal(0.0, 1.0, 12)
     groups = [f"p{i}" for i in range(12)]
     once = paired_bootstrap(values, groups)
@@ -71,10 +65,7 @@ def test_error_by_patient():
     assert error_by_patient([0.1, 0.2], [("a",), ("a",)]) == np.inf
     alone = error_by_patient([0.1, 0.2, 0.4], ["a", "b", "c"])
     assert error_by_patient([0.1, 0.2, 0.4], [("a", "atlas"), ("atlas", "b"), ("c", "atlas")]) == pytest.approx(alone)
-
-
-def test_error_by_patient_against_what_repeated_cohorts_say():
-    """Patients with effects of their own, all against all: pairs taken for independent look too sure of themselves."""
+    # Patients with effects of their own, all against all: pairs taken for independent look too sure of themselves.
     rng = np.random.default_rng(0)
     n, means, estimated, naive = 8, [], [], []
     couples = [(a, b) for a in range(n) for b in range(n) if a != b]

@@ -69,16 +69,21 @@ def to_triangles(points, triangles):
     return np.sqrt(np.where(within, to_plane, (rest**2).sum(axis=-1).min(axis=-1)))
 
 
-def test_the_net_is_that_of_cells_and_edges_one_by_one():
+def test_net_and_distances_are_those_of_loops():
     for seed in range(2):
         mask = blobs(seed)[0]
         found = surface_net(mask.view(np.uint8), tuple(SPACING))
         np.testing.assert_allclose(
             np.sort(found.reshape(-1, 9), axis=0), np.sort(np.reshape(slow_net(mask), (-1, 9)), axis=0)
         )
-
-
-def test_the_distance_to_a_triangle_against_a_raster():
+    for seed in range(4):
+        a, b = blobs(seed)
+        found = surface_distances(a, b, SPACING)
+        one, two = (np.array(slow_net(m)) for m in (a, b))
+        there = to_triangles(one.mean(axis=1)[:, None], two[None]).min(axis=1)
+        np.testing.assert_allclose(np.sort(found.there[0]), np.sort(there), atol=1e-9)
+        area = np.linalg.norm(np.cross(one[:, 1] - one[:, 0], one[:, 2] - one[:, 0]), axis=1) / 2
+        assert found.there[1].sum() == pytest.approx(area.sum())
     rng = np.random.default_rng(3)
     points, triangles = rng.normal(size=(60, 3)), rng.normal(size=(60, 3, 3))
     slow = np.array([slow_distance(p, t) for p, t in zip(points, triangles, strict=True)])
@@ -104,18 +109,7 @@ def test_the_nearest_triangle_is_found_among_all():
         assert distance_to_surface(points, corners).tobytes() == found.tobytes()
 
 
-def test_distances_match_all_triangles():
-    for seed in range(4):
-        a, b = blobs(seed)
-        found = surface_distances(a, b, SPACING)
-        one, two = (np.array(slow_net(m)) for m in (a, b))
-        there = to_triangles(one.mean(axis=1)[:, None], two[None]).min(axis=1)
-        np.testing.assert_allclose(np.sort(found.there[0]), np.sort(there), atol=1e-9)
-        area = np.linalg.norm(np.cross(one[:, 1] - one[:, 0], one[:, 2] - one[:, 0]), axis=1) / 2
-        assert found.there[1].sum() == pytest.approx(area.sum())
-
-
-def test_spheres_and_slabs_by_their_formulas():
+def test_formulas_larger_directions_and_empty_masks():
     # Mean over a sphere of the distance to one shifted by s is about s / 2; border voxels know 0 and 1 alone.
     for shift in (0.25, 0.5):
         found = surface_distances(ball((13, 12, 11), 8.0), ball((13 + shift, 12, 11), 8.0), np.ones(3))
@@ -138,9 +132,6 @@ def test_spheres_and_slabs_by_their_formulas():
     found = surface_distances(a, b, np.ones(3))
     assert found.dice(0.5) == pytest.approx(0.5, abs=0.08)
     assert found.dice(5.0) == 1.0
-
-
-def test_the_larger_direction_counts_and_empty_masks_have_none():
     small, large = ball((13, 12, 11), 3.0), ball((13, 12, 11), 3.0)
     large[20:24, 10:14, 9:13] = True  # an island that the other lacks
     found = surface_distances(small, large, np.ones(3))

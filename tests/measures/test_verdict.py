@@ -72,40 +72,28 @@ def test_what_counts_against_nobody():
     assert verdict(None, structure("eye", 0.5, 0.59, hd95_mm=3.5), rules=rules).word == "fail"
 
 
-@pytest.mark.parametrize(
-    ("numbers", "word", "rule"),
-    [
+def test_rules_of_the_field_and_of_structures():
+    for numbers, word, rule in [
         (field(folding_fraction=1e-6), "look", "folding_percent"),
         (field(folding_fraction=0.002), "fail", "folding_percent"),
         (field(extreme_fraction=0.12), "look", "extreme_jacobian_percent"),
         ({"inverse_error": inverse(700, 0.1)}, "look", "inverse_inexact_percent"),
         ({"inverse_error": inverse(0, 1.5)}, "look", "inverse_error_voxels"),
-    ],
-)
-def test_rules_of_the_field(numbers, word, rule):
-    found = verdict(numbers)
-    assert found.word == word
-    assert [r.rule for r in found.reasons] == [rule]
-
-
-@pytest.mark.parametrize(
-    ("extra", "word", "rules"),
-    [
+    ]:
+        found = verdict(numbers)
+        assert found.word == word
+        assert [r.rule for r in found.reasons] == [rule]
+    for extra, word, rules in [
         (structure("eye", 0.9, 0.83), "look", ["structure_dice_drop"]),
         (structure("eye", 0.9, 0.5), "fail", ["structure_dice_drop", "mean_dice_drop"]),
         (VANISHED, "fail", ["vanished_structures", "structure_dice_drop"]),
         (structure("eye", 0.5, 0.8, volumes=(1.0, 2.0, 0.5)), "look", ["volume_change_percent"]),
-    ],
-)
-def test_rules_of_structures(extra, word, rules):
-    found = verdict(None, extra)
-    assert found.word == word
-    assert {r.rule for r in found.reasons} >= set(rules[:1])
-    assert extra.name in found.text
-
-
-def test_structures_that_overlap_nowhere_do_not_pass():
-    """A wrong start or labels of exchanged sides lose nothing, for there was nothing."""
+    ]:
+        found = verdict(None, extra)
+        assert found.word == word
+        assert {r.rule for r in found.reasons} >= set(rules[:1])
+        assert extra.name in found.text
+    # A wrong start or labels of exchanged sides lose nothing, for there was nothing.
     apart = tuple(structure(name, 0.0, 0.0) for name in ("cord", "lens"))
     assert judge(PairScore(apart), default_rules(), **GOOD).word == "fail"
     side = verdict(None, structure("left eye", 0.0, 0.05), structure("brain", 0.5, 0.9))
@@ -122,7 +110,7 @@ def test_landmarks_far_apart_fail(rules, mean, word):
     assert "landmarks (none given: --fixed-points" in unchecked_words(verdict({"landmarks": None}).unchecked)
 
 
-def test_every_rule_can_be_broken_or_names_what_it_needs():
+def test_every_rule_can_be_broken_and_is_in_the_shipped_file(tmp_path):
     assert not [rule for rule, one in RULES.items() if not one.needs]
     limits = {name: {"look": 1e9 if rule.least else -1e9} for name, rule in OF_REGISTRATIONS.items()}
     found = judge(SCORE, parse_rules(limits, "all"), **GOOD)
@@ -130,6 +118,14 @@ def test_every_rule_can_be_broken_or_names_what_it_needs():
     found = judge(PairScore(), default_rules(), regularity={"folding_fraction": 0.0})
     assert found.word == "pass"
     assert set(found.unchecked) == set(default_rules().limits) - {"folding_percent"}
+    text = shipped_text()
+    assert all(f"[{rule}]" in text for rule in OF_REGISTRATIONS)
+    (tmp_path / "mine.toml").write_text(text)
+    assert read_rules(tmp_path / "mine.toml") == default_rules()
+    head, marks = shipped_text().split("take away the marks to use them.\n")
+    text = head + "\n" + "\n".join(line.removeprefix("# ") for line in marks.splitlines())
+    (tmp_path / "all.toml").write_text(text)
+    assert set(read_rules(tmp_path / "all.toml").limits) == set(OF_REGISTRATIONS)
 
 
 def test_reasons_in_their_order_and_words():
@@ -144,55 +140,33 @@ def test_reasons_in_their_order_and_words():
     assert failed("E102: x", default_rules()).text == "ended with an error: E102: x"
     words = [Verdict("pass")] * 3 + [Verdict("look")] * 2 + [Verdict("fail")]
     assert tally(words) == "3 of 6 passed, 2 to look at, 1 failed"
-
-
-def test_a_loss_is_measured_against_the_better_of_loaded_and_start():
-    """A start that helps, and a deformation that spoils it, is no gain."""
+    # A start that helps, and a deformation that spoils it, is no gain.
     started = replace(structure("eye", 0.3, 0.6), dice_start=0.9)
     found = judge(PairScore((started,)), default_rules(), **GOOD)
     assert {r.rule for r in found.reasons} == {"mean_dice_drop", "structure_dice_drop"}
 
 
-def test_the_shipped_file_names_every_rule(tmp_path):
-    text = shipped_text()
-    assert all(f"[{rule}]" in text for rule in OF_REGISTRATIONS)
-    (tmp_path / "mine.toml").write_text(text)
-    assert read_rules(tmp_path / "mine.toml") == default_rules()
-    head, marks = shipped_text().split("take away the marks to use them.\n")
-    text = head + "\n" + "\n".join(line.removeprefix("# ") for line in marks.splitlines())
-    (tmp_path / "all.toml").write_text(text)
-    assert set(read_rules(tmp_path / "all.toml").limits) == set(OF_REGISTRATIONS)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
+def test_a_bad_file_is_named_with_what_is_allowed(tmp_path):
+    for text, words in [
         ("[folding_percnt]\nlook = 1", "unknown rule 'folding_percnt'; did you mean folding_percent?"),
         ("[folding_percent]\nmaximum = 1", "unknown key 'maximum'; allowed: look, fail"),
         ("[folding_percent]\nlook = 'much'", "must be a finite number, found much"),
         ("[folding_percent]\nlook = true", "must be a finite number"),
-        ("[folding_percent]\nlook = nan", "not finite"),
-        ("[folding_percent]\n", "look, fail or both"),
+        ("[folding_percent]\nlook = nan", "not finite"), ("[folding_percent]\n", "look, fail or both"),
         ("folding_percent = 3", "look, fail or both"),
         ("[folding_percent]\nlook = 2\nfail = 1", "would be reached before look"),
-        ("[least_mean_dice]\nlook = 0.5\nfail = 0.7", "would be reached before look"),
-        ("", "holds no rule"),
+        ("[least_mean_dice]\nlook = 0.5\nfail = 0.7", "would be reached before look"), ("", "holds no rule"),
         ("name = 3\n[folding_percent]\nlook = 1", "name must be"),
         ("[folding_percent\nlook = 1", "cannot be read as TOML"),
         ("[folding_percent]\nlook = 1\n[folding_percent]\nlook = 2", "cannot be read as TOML"),
         ("x = " + "[" * 5000, "cannot be read as TOML"),
-    ],
-)
-def test_a_bad_file_is_named_with_what_is_allowed(tmp_path, text, words):
-    path = tmp_path / "mine.toml"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=r"^E177: .*mine\.toml") as caught:
-        read_rules(path)
-    assert words in caught.value.message
-    assert "structure_dice_drop" in caught.value.hint
-
-
-def test_no_file_and_no_text(tmp_path):
+    ]:  # fmt: skip
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        with pytest.raises(UsageError, match=r"^E177: .*mine\.toml") as caught:
+            read_rules(path)
+        assert words in caught.value.message
+        assert "structure_dice_drop" in caught.value.hint
     with pytest.raises(RegweaveError, match="E101"):
         read_rules(tmp_path / "none.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")

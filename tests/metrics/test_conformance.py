@@ -54,7 +54,7 @@ def test_a_plug_in_is_checked_from_the_command_line(tmp_path, monkeypatch, capsy
     assert "ValueError: no" in capsys.readouterr().out
 
 
-def test_correlation_is_the_mean_of_its_channels():
+def test_correlation_of_channels_contrast_and_bins():
     options, grid = ncc.Options(), grid_of((20, 18, 23))
     fixed, moved = (np.stack([smooth_image(s), smooth_image(s + 1) ** 2]) for s in (10, 20))
     labels = LabelSet.cube(3, np.full(3, 0.7))
@@ -63,27 +63,6 @@ def test_correlation_is_the_mean_of_its_channels():
     np.testing.assert_array_equal(both, np.mean(each, axis=0, dtype=np.float32))
     np.testing.assert_allclose(ncc.cost(fixed, moved, grid, options), both[:, 13], atol=2e-5)
     assert not np.allclose(each[0], each[1])
-
-
-def test_unknown_metric_lists_the_known():
-    with pytest.raises(
-        UsageError, match=r"unknown metric 'nnc'; did you mean ncc\? available: dwt, gradient, mi, .*ncc.*sad"
-    ):
-        metrics.get("nnc")
-
-
-def test_dwt_equals_pywavelets_on_single_patches():
-    fixed, moved = smooth_image(7), smooth_image(8)
-    grid = grid_of(fixed.shape, support=8)
-    costs = dwt.volume(fixed[None], moved[None], grid, LabelSet.cube(1, np.ones(3)).offsets, dwt.Options())[:, 0]
-    wide = dwt.wavelet_support(grid)
-    assert wide.support == (8, 8, 8)
-    for node, (a, b) in enumerate(zip(wide.patches(fixed), wide.patches(moved), strict=True)):
-        flat, _ = pywt.coeffs_to_array(pywt.wavedecn(b - a, "haar", mode="periodization", level=2))
-        assert costs[node] == pytest.approx(np.abs(flat).mean(), abs=1e-5)
-
-
-def test_contrast_and_bins():
     moved = smooth_image(9)
     ranks = mi.prepare(moved), mi.prepare(np.sqrt(moved))
     assert np.abs(ranks[0] - ranks[1]).max() < 0.02
@@ -94,9 +73,21 @@ def test_contrast_and_bins():
     a, b = (mind.features(i, mind.Options()) for i in (image, 1 - image))
     assert np.abs(a - b).max() < 1e-4
     assert a.shape == (12, *image.shape)
+    with pytest.raises(
+        UsageError, match=r"unknown metric 'nnc'; did you mean ncc\? available: dwt, gradient, mi, .*ncc.*sad"
+    ):
+        metrics.get("nnc")
 
 
-def test_mind_equals_its_definition_in_numpy():
+def test_dwt_and_mind_equal_their_definitions():
+    fixed, moved = smooth_image(7), smooth_image(8)
+    grid = grid_of(fixed.shape, support=8)
+    costs = dwt.volume(fixed[None], moved[None], grid, LabelSet.cube(1, np.ones(3)).offsets, dwt.Options())[:, 0]
+    wide = dwt.wavelet_support(grid)
+    assert wide.support == (8, 8, 8)
+    for node, (a, b) in enumerate(zip(wide.patches(fixed), wide.patches(moved), strict=True)):
+        flat, _ = pywt.coeffs_to_array(pywt.wavedecn(b - a, "haar", mode="periodization", level=2))
+        assert costs[node] == pytest.approx(np.abs(flat).mean(), abs=1e-5)
     image = smooth_image(11, (9, 8, 7))
     options = mind.Options(distance_voxels=2, radius_voxels=1)
     inside = np.array(image.shape) - 1

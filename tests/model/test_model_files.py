@@ -1,20 +1,25 @@
 """Model files: JSON and archive hold the same, the same bytes each time, and nothing of a stranger runs."""
 
 import json
+import re
 import struct
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from safetensors.numpy import save
 
 from regweave.cli.models import as_dict, as_text
+from regweave.config.settings import describe_problems
 from regweave.errors import RegweaveError, UsageError
 from regweave.model import archive, shipped_models
+from regweave.model.archive import is_archive, read_archive
 from regweave.model.model import Model
-from regweave.model.record import ModelCard, RefinementRecord, StartTrial
+from regweave.model.record import GateRecord, ModelCard, ModelFile, RefinementRecord, StartTrial, TrainingRecord
 from regweave.predictors import Parts
 from regweave.predictors.unet import Network, NetworkPredictor, layer_shapes
 
@@ -37,12 +42,9 @@ def pack(path, parts):
             opened.writestr(name, content)
 
 
-def test_json_is_what_was_read(model, tmp_path):
+def test_an_archive_holds_the_same_in_the_same_bytes_whatever_its_name(model, tmp_path):
     model.save(tmp_path / "m.json")
     assert (tmp_path / "m.json").read_bytes() == TISSUE.read_bytes()
-
-
-def test_an_archive_holds_the_same_in_the_same_bytes(model, tmp_path):
     model.save(tmp_path / "a.zip")
     model.save(tmp_path / "b.zip")
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
@@ -53,17 +55,15 @@ def test_an_archive_holds_the_same_in_the_same_bytes(model, tmp_path):
     found = parts_of(tmp_path / "a.zip")
     assert sorted(found) == ["arrays.safetensors", "model.json"]
     assert json.loads(found["model.json"])["class_predictor"]["perceptron"] == {}
-
-
-def test_an_archive_is_told_by_its_bytes_and_not_by_its_name(model, tmp_path):
     model.save(tmp_path / "a.zip")
     (tmp_path / "a.zip").rename(tmp_path / "a.json")
     np.testing.assert_array_equal(Model.load(tmp_path / "a.json").weights.matrix, model.weights.matrix)
-
-
-def test_a_model_without_a_predictor(model, tmp_path):
     replace(model, predictor=None).save(tmp_path / "a.zip")
     assert Model.load(tmp_path / "a.zip").predictor is None
+    parts = model.predictor.save()
+    whole, bare = Parts.from_json(parts.to_json()), Parts.from_json(parts.to_json(arrays=False), parts.arrays)
+    assert whole.fields == bare.fields
+    assert all((whole.arrays[name] == bare.arrays[name]).all() for name in parts.arrays)
 
 
 def network(classes: tuple[int, ...], width: int) -> NetworkPredictor:
@@ -79,17 +79,14 @@ def test_a_network_travels_in_an_archive_of_few_megabytes_and_not_in_json(model,
         found.save(tmp_path / "m.json")
     assert "m.zip" in str(caught.value)
     assert not (tmp_path / "m.json").exists()
-
     found.save(tmp_path / "m.zip")
-
     assert (tmp_path / "m.zip").stat().st_size < 8_000_000
     back = Model.load(tmp_path / "m.zip").predictor
     assert back.save().identity() == found.predictor.save().identity()
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
+def test_damaged_hostile_and_cut_archives_and_bombs_are_refused(model, tmp_path, monkeypatch):
+    for change, says in [
         ({"model.json": b"{"}, "it is not JSON"),
         ({"more.txt": b""}, "allowed: model.json and arrays.safetensors"),
         ({"arrays.safetensors": b"\xff" * 40}, "arrays.safetensors is damaged"),
@@ -98,19 +95,18 @@ def test_a_network_travels_in_an_archive_of_few_megabytes_and_not_in_json(model,
         ({"arrays.safetensors": save({"hidden": np.full((2, 2), np.nan)})}, "hidden has shape (2, 2) or a number"),
         ({"arrays.safetensors": save({"hidden": np.full((2, 2), np.inf, np.float16)})}, "hidden has shape (2, 2) or"),
         ({"arrays.safetensors": save({})}, "malformed ('hidden')"),
-    ],
-)
-def test_damaged_and_hostile_archives_are_refused(model, tmp_path, change, says):
+    ]:
+        model.save(tmp_path / "a.zip")
+        pack(tmp_path / "bad.zip", {**parts_of(tmp_path / "a.zip"), **change})
+        with pytest.raises(RegweaveError) as caught:
+            Model.load(tmp_path / "bad.zip")
+        assert caught.value.code == "E170"
+        assert says in caught.value.message
+        assert "bad.zip" in caught.value.message
     model.save(tmp_path / "a.zip")
-    pack(tmp_path / "bad.zip", {**parts_of(tmp_path / "a.zip"), **change})
-    with pytest.raises(RegweaveError) as caught:
+    (tmp_path / "bad.zip").write_bytes((tmp_path / "a.zip").read_bytes()[:-50])
+    with pytest.raises(RegweaveError, match=r"E170.*the archive is damaged"):
         Model.load(tmp_path / "bad.zip")
-    assert caught.value.code == "E170"
-    assert says in caught.value.message
-    assert "bad.zip" in caught.value.message
-
-
-def test_a_bomb_is_read_no_further_than_its_limit(model, tmp_path, monkeypatch):
     monkeypatch.setitem(archive.LONGEST, "model.json", 1 << 20)
     model.save(tmp_path / "a.zip")
     with zipfile.ZipFile(tmp_path / "bad.zip", "w", zipfile.ZIP_DEFLATED) as opened:
@@ -134,23 +130,11 @@ def test_one_damaged_byte_anywhere_is_refused_or_makes_no_difference(model, tmp_
     assert refused > 100
 
 
-def test_a_cut_archive_is_refused(model, tmp_path):
-    model.save(tmp_path / "a.zip")
-    (tmp_path / "bad.zip").write_bytes((tmp_path / "a.zip").read_bytes()[:-50])
-    with pytest.raises(RegweaveError, match=r"E170.*the archive is damaged"):
-        Model.load(tmp_path / "bad.zip")
-
-
-@pytest.mark.parametrize(
-    ("given", "says"), [("head-nek-ct", "did you mean head-neck-ct?"), ("nope", "shipped: head-neck-ct, ")]
-)
-def test_a_name_that_is_none_gets_the_shipped_ones(given, says):
-    with pytest.raises(UsageError, match=f"E171: there is no model file '{given}' and no shipped model") as caught:
-        Model.load(given)
-    assert says in str(caught.value)
-
-
-def test_a_plug_in_that_is_not_here_is_named_with_its_package(model, tmp_path):
+def test_names_that_are_none_and_plug_ins_that_are_not_here(model, tmp_path):
+    for given, says in [("head-nek-ct", "did you mean head-neck-ct?"), ("nope", "shipped: head-neck-ct, ")]:
+        with pytest.raises(UsageError, match=f"E171: there is no model file '{given}' and no shipped model") as caught:
+            Model.load(given)
+        assert says in str(caught.value)
     model.save(tmp_path / "m.json")
     content = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
     content["plugins"] = {"metrics/cubes": {"from": "x", "distribution": "regweave-cubes", "version": "0.3"}}
@@ -160,7 +144,7 @@ def test_a_plug_in_that_is_not_here_is_named_with_its_package(model, tmp_path):
         Model.load(tmp_path / "m.json")
 
 
-def test_the_stiffness_of_classes_is_kept_and_shown(model, tmp_path):
+def test_stiffness_and_start_are_kept_and_shown(model, tmp_path):
     plain = as_text(Path("m.json"), model)
     assert "stiffness" not in plain
     assert as_dict(Path("m.json"), model)["stiffness"] is None
@@ -178,17 +162,23 @@ def test_the_stiffness_of_classes_is_kept_and_shown(model, tmp_path):
     )
     model.save(tmp_path / "plain.json")
     assert "stiffness" not in json.loads((tmp_path / "plain.json").read_text(encoding="utf-8"))
+    assert "laid on each other" not in as_text(Path("m.json"), model)
+    settings = model.settings.model_copy(update={"initial": "structures"})
+    tried = {"before": "none", "used": "structures", "gain": 0.0123, "standard_error": 0.002, "n": 9}
+    trial = RefinementRecord(start=StartTrial.model_validate(tried))
+    training = model.training.model_copy(update={"refinement": trial})
+    replace(model, settings=settings, training=training).save(tmp_path / "m.json")
+    again = Model.load(tmp_path / "m.json")
+    assert again.training.to_json()["refinement"]["start"] == tried
+    assert "start        structures laid on each other, +0.0123 on left-out patients" in as_text(Path("m"), again)
 
 
-def test_a_predictor_that_does_not_fit_the_weights_is_refused(model):
-    with pytest.raises(RegweaveError, match=r"E170: .*tells \[0, 1, 2, 3\] in mr images; its weights are for .* in ct"):
-        replace(model, modality="ct")
-
-
-def test_weights_as_a_table(model):
+def test_weights_as_a_table_and_a_predictor_that_does_not_fit_them(model):
     table = model.weights_table()
     assert list(table) == ["background", "CSF", "GM", "WM"]
     assert table["CSF"]["sad"] == model.weights.matrix[0, 1]
+    with pytest.raises(RegweaveError, match=r"E170: .*tells \[0, 1, 2, 3\] in mr images; its weights are for .* in ct"):
+        replace(model, modality="ct")
 
 
 def test_shipped_models_have_a_card(tmp_path):
@@ -201,20 +191,138 @@ def test_shipped_models_have_a_card(tmp_path):
         assert (tmp_path / "m.zip").read_bytes() == shipped_models()[name].read_bytes()
 
 
-def test_arrays_apart_and_within_are_the_same(model):
-    parts = model.predictor.save()
-    whole, bare = Parts.from_json(parts.to_json()), Parts.from_json(parts.to_json(arrays=False), parts.arrays)
-    assert whole.fields == bare.fields
-    assert all((whole.arrays[name] == bare.arrays[name]).all() for name in parts.arrays)
+# The training record: JSON as it was read, typed parts, nothing of another kind.
+def test_records_come_back_or_are_refused():
+    for name in sorted(shipped_models()):
+        path = shipped_models()[name]
+        text = read_archive(path)[0] if is_archive(path) else path.read_text(encoding="utf-8")
+        evidence = json.loads(text)["evidence"]
+        assert json.dumps(TrainingRecord.model_validate(evidence).to_json()) == json.dumps(evidence)
+    for part in [{"gates": {"1": 3}}, {"share": "half"}, {"learned": [["x"]]}]:
+        with pytest.raises(ValidationError, match=next(iter(part))):
+            TrainingRecord.model_validate(part)
+    record = TrainingRecord.model_validate({"groups": ["p1"], "mine": {"kept": [1]}})
+    assert (record.method, record.gates, record.left_out_gain, record.judged) == (None, {}, None, False)
+    assert record.to_json() == {"groups": ["p1"], "mine": {"kept": [1]}}
+    assert TrainingRecord.model_validate({"left_out_gain": None}).judged
+    record = TrainingRecord(
+        groups=("p1+p2",), predictor_groups=("p3",), gates={"4": {"used": True}, "5": {"used": False}},
+        strengths={"4": 2.0},
+    )  # fmt: skip
+    assert record.trained_on == ("p1+p2", "p3")
+    assert [record.uses_column(c) for c in (0, 4, 5)] == [False, True, False]
+    assert [record.strength(c) for c in (4, 5)] == [2.0, 1.0]
+    record = TrainingRecord(share=float("nan"), gates={"1": GateRecord(gain=0.1, standard_error=float("inf"))})
+    assert record.to_json() == {"share": None, "gates": {"1": {"gain": 0.1, "standard_error": None}}}
 
 
-def test_a_start_from_structures_is_kept_and_shown(model, tmp_path):
-    assert "laid on each other" not in as_text(Path("m.json"), model)
-    settings = model.settings.model_copy(update={"initial": "structures"})
-    tried = {"before": "none", "used": "structures", "gain": 0.0123, "standard_error": 0.002, "n": 9}
-    trial = RefinementRecord(start=StartTrial.model_validate(tried))
-    training = model.training.model_copy(update={"refinement": trial})
-    replace(model, settings=settings, training=training).save(tmp_path / "m.json")
-    again = Model.load(tmp_path / "m.json")
-    assert again.training.to_json()["refinement"]["start"] == tried
-    assert "start        structures laid on each other, +0.0123 on left-out patients" in as_text(Path("m"), again)
+# Models from strangers: every number of the file is checked when it is read, and named by its key.
+SHIPPED = json.loads(Path(__file__).with_name("tissue.json").read_text(encoding="utf-8"))
+MEMBER = next(iter(SHIPPED["weights"]))
+NAN = float("nan")
+CLASSES = SHIPPED["classes"]
+
+
+def with_class(key: str) -> dict[str, Any]:
+    weights = {m: {**row, key: 1.0} for m, row in SHIPPED["weights"].items()}
+    return {"classes": {**CLASSES, key: "x"}, "weights": weights}
+
+
+def in_predictor(**changes: Any) -> dict[str, Any]:
+    return {"class_predictor": {**SHIPPED["class_predictor"], **changes}}
+
+
+def in_perceptron(**changes: Any) -> dict[str, Any]:
+    return in_predictor(perceptron={**SHIPPED["class_predictor"]["perceptron"], **changes})
+
+
+def in_weights(**rows: Any) -> dict[str, Any]:
+    return {"weights": {**SHIPPED["weights"], **rows}}
+
+
+CASES: list[tuple[dict[str, Any], str]] = [
+    ({"classes": [0, 1, 2]}, "classes: Input should be a valid dictionary"),
+    ({"classes": {**CLASSES, "1": ["x"]}}, "classes.1: Input should be a valid string"),
+    ({"classes": {**CLASSES, "1": "x" * 5000}}, "classes.1: String should have at most 200"),
+    (with_class("-1"), "found '-1', allowed: whole numbers"),
+    (with_class(str(2**70)), "found '1180591620717411303424', allowed: whole numbers"),
+    (with_class(str(2**63)), "less than or equal to 9223372036854775807"),
+    (with_class("²"), "found '²', allowed: whole numbers"),
+    (with_class("01"), "found '01', allowed: whole numbers"),
+    ({"classes": {str(n): "x" for n in range(5000)}}, "classes: Dictionary should have at most 4096 items"),
+    ({"classes": {c: n for c, n in CLASSES.items() if c != "0"}}, "classes must hold 0"),
+    ({"evidence": []}, "evidence: Input should be a valid dictionary"),
+    ({"modality": 7}, "modality: Input should be 'ct', 'mr' or 'multi'"),
+    ({"levels": "some"}, "levels: Input should be 'all' or 'finest'"),
+    ({"outline_without_mask": 1}, "outline_without_mask: Input should be a valid boolean"),
+    ({"settings": None}, "settings: Input should be a valid dictionary"),
+    ({"pairwise": 1e308}, "pairwise: Input should be less than or equal to 1000000, found 1e+308"),
+    ({"pairwise": -1}, "pairwise: Input should be greater than or equal to 0, found -1"),
+    ({"pairwise": NAN}, "pairwise: Input should be a finite number, found nan"),
+    ({"pairwise": True}, "pairwise: Input should be a valid number"),
+    ({"pairwise": "0.5"}, "pairwise: Input should be a valid number"),
+    ({"weights": []}, "weights: Input should be a valid dictionary"),
+    ({"weights": {}}, "all weights are 0"),
+    ({"weights": {m: dict.fromkeys(CLASSES, 0) for m in SHIPPED["weights"]}}, "all weights are 0"),
+    (in_weights(**{MEMBER: dict.fromkeys(CLASSES, 1e308)}), f"weights.{MEMBER}.0: Input should be less than"),
+    (in_weights(**{MEMBER: dict.fromkeys(CLASSES, -NAN)}), f"weights.{MEMBER}.0: Input should be a finite number"),
+    (in_weights(**{MEMBER: {"0": 1.0}}), "has no number for class 1"),
+    (in_weights(**{MEMBER: 1.0}), f"weights.{MEMBER}: Input should be a valid dictionary"),
+    (
+        {"weights": {f"m{n}": dict.fromkeys(CLASSES, 1) for n in range(99)}},
+        "weights: Dictionary should have at most 32",
+    ),
+    ({"stiffness": {"1": 0.0}}, "stiffness.1: Input should be greater than or equal to 0.001, found 0.0"),
+    ({"stiffness": {"9": 1.0}}, "stiffness has the class 9, allowed: 0, 1, 2"),
+    ({"stiffness": [1.0]}, "stiffness: Input should be a valid dictionary"),
+    ({"scales": [[1.0] * 3]}, "scales: Input should be None"),
+    *(
+        (in_predictor(voxel_mm=v), f"class_predictor: voxel_mm: Input should be {says}")
+        for v, says in ((0, "greater"), (-1, "greater"), (1e300, "less"), (1e-300, "greater"), (NAN, "a finite"))
+    ),
+    (in_predictor(names=[]), "class_predictor: names: Input should be a valid dictionary"),
+    (in_predictor(kind="forest", forest={"w": [1.0]}), "unknown predictor 'forest'"),
+    (in_perceptron(hidden=None), "class_predictor.perceptron.hidden has shape ()"),
+    (in_perceptron(hidden=[[1.0], [1.0, 2.0]]), "perceptron.hidden is no array"),
+    (in_perceptron(output="x"), "perceptron.output is no array"),
+    (in_perceptron(output_bias=[1e308]), "perceptron.output_bias has shape (1,) or a number beyond ±1e+06"),
+    (in_perceptron(output_bias=[NAN, 0.0, 0.0]), "perceptron.output_bias has shape (3,) or a number beyond"),
+    (in_perceptron(hidden_bias=[]), "perceptron.hidden_bias"),
+    ({"class_predictor": []}, "class_predictor: Input should be a valid dictionary"),
+    ({"class_predictor": {}}, "malformed ('perceptron')"),
+    *(
+        (in_predictor(classes=given), "0 first, ascending, each once")
+        for given in ([3, 2, 1, 0], [0, 1, 2, 2], [0, 3, 2, 1], [1, 2, 3])
+    ),
+    (in_predictor(classes=[0, 1, 2, 3.0]), "class_predictor: classes.3: Input should be a valid integer"),
+    (in_predictor(classes="0123"), "class_predictor: classes: Input should be a valid tuple"),
+]
+
+
+def test_numbers_outside_their_range_are_named(tmp_path):
+    for change, message in CASES:
+        with pytest.raises(ValueError, match=re.escape(message)) as caught:
+            read({**SHIPPED, **change})
+        assert len(str(caught.value)) < 1500, message
+    path = tmp_path / "m.json"
+    for change in ({"pairwise": -1}, {"classes": {**CLASSES, "x" * 5000: "x"}}, {"class_predictor": {}}):
+        path.write_text(json.dumps({**SHIPPED, **change}), encoding="utf-8")
+        with pytest.raises(RegweaveError, match="E170") as caught:
+            Model.load(path)
+        assert str(path) in caught.value.message
+        assert len(caught.value.message) < 600 + len(str(path))
+
+
+def read(content: dict[str, Any]) -> None:
+    """Read a model from content that JSON cannot hold everywhere, with the error that a file gives."""
+    try:
+        Model._of(ModelFile.model_validate(content), None)
+    except ValidationError as error:
+        raise ValueError(describe_problems(error)) from error
+    except (KeyError, UsageError) as error:
+        raise ValueError(f"malformed ({error})") from error
+
+
+def test_shipped_models_lie_within():
+    for name in shipped_models():
+        assert Model.load(name).weights.matrix.any()

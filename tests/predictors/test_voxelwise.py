@@ -8,11 +8,14 @@ import pytest
 from scipy import ndimage
 
 from regweave import predictors
+from regweave._core import perceptron_cross_entropy
+from regweave._core.builds import load, usable
 from regweave.io.images import read_image, read_labels
 from regweave.predictors import BLUR_VOXELS, Examples, Parts, maps_from_labels
 from regweave.predictors import perceptron as voxelwise
 from regweave.predictors._features import Sizes, WorkingGrid, features
 from regweave.predictors.perceptron import Options, VoxelPredictor, fit_perceptron
+from regweave.threads import kernel_threads
 from regweave.types import Geometry, LabelMap, Volume
 
 SHAPE = (26, 24, 20)
@@ -57,16 +60,13 @@ def dice(a: np.ndarray, b: np.ndarray) -> float:
     return float(2 * (a & b).sum() / (a.sum() + b.sum()))
 
 
-def test_finds_planted_classes_in_a_new_image(predictor):
+def test_finds_planted_classes_with_chances_whose_largest_is_the_prediction(predictor):
     volume, labels = planted(77, 1234.0)
     found = predictor.labels(volume)
     assert found.geometry is volume.geometry
     assert found.name(5) == "right"
     assert set(np.unique(found.data)) <= set(CLASSES)
     assert min(dice(found.data == c, labels.data == c) for c in CLASSES[1:]) > 0.8
-
-
-def test_maps_holds_chances_whose_largest_is_the_prediction(predictor):
     volume, _ = planted(78)
     found = predictor.maps(volume)
     shares = found.shares
@@ -78,21 +78,27 @@ def test_maps_holds_chances_whose_largest_is_the_prediction(predictor):
     whole = np.concatenate([background[None], shares])
     np.testing.assert_array_equal(np.array(CLASSES)[whole.argmax(axis=0)], predictor.labels(volume).data)
     np.testing.assert_array_equal(found.geometry.affine, volume.geometry.affine)
+    for shape in ((9, 1, 7), (3, 3, 3)):
+        image = Volume(np.zeros(shape, dtype=np.float32), Geometry(shape, np.eye(4)))
+        image.data[0] = 1
+        assert predictor.labels(image).data.shape == shape
+        assert np.isfinite(predictor.maps(image).shares).all()
 
 
-def test_maps_of_a_finer_image_lies_where_the_image_does(predictor):
-    """Each voxel of the image was cut into 4 × 4 × 1, so its blocks are the voxels that were."""
-    volume, _ = planted(81)
-    predictor = replace(predictor, sizes=Sizes(2.0, 2.0))
+def test_maps_lie_where_the_image_does_at_any_scale_and_order(predictor):
+    # Each voxel of the image was cut into 4 × 4 × 1, so its blocks are the voxels that were.
+    volume, planted_labels = planted(81)
+    large = replace(predictor, sizes=Sizes(2.0, 2.0))
     fine = np.ascontiguousarray(volume.data.repeat(4, axis=0).repeat(4, axis=1))
     affine = np.diag([0.5, 0.5, 2.5, 1.0])
     affine[:3, 3] = (-0.75, -0.75, 0.0)
-    found, coarse = predictor.maps(Volume(fine, Geometry(fine.shape, affine))), predictor.maps(volume)
+    found, coarse = large.maps(Volume(fine, Geometry(fine.shape, affine))), large.maps(volume)
     np.testing.assert_allclose(found.geometry.affine, volume.geometry.affine)
     np.testing.assert_allclose(found.shares, coarse.shares, atol=5e-3)  # the window is from percentiles
-
-
-def test_maps_does_not_depend_on_how_the_axes_are_stored(predictor):
+    fine = fine[:-1]
+    labels = predictor.labels(Volume(fine, Geometry(fine.shape, affine))).data
+    truth = planted_labels.data.repeat(4, axis=0).repeat(4, axis=1)[:-1]
+    assert min(dice(labels == c, truth == c) for c in CLASSES[1:]) > 0.75
     volume, _ = planted(80)
     data = np.ascontiguousarray(volume.data.transpose(2, 0, 1)[:, ::-1])
     affine = np.eye(4)
@@ -122,10 +128,7 @@ def test_the_rarity_of_another_is_taken_without_holding_images_out(predictor, tr
     other = replace(predictor, record={"rarity": 0.5})
     found = fit(training[0][:2], training[1][:2], like=other)
     assert found.record == {"rarity": 0.5}
-
-
-def test_record_holds_what_images_held_out_say(predictor):
-    record = predictor.record
+    record = predictor.record  # what images held out tell
     assert set(record["dice"]) == {"2", "5"}
     assert record["n_images"] == 5
     assert record["mean_dice"] > 0.75
@@ -133,110 +136,13 @@ def test_record_holds_what_images_held_out_say(predictor):
     assert record["rarity"] in voxelwise.RARITY
 
 
-def test_record_recomputed_from_its_definition(training):
-    """Two groups, so two folds: train on the one, score the other at each power, average, choose."""
-    volumes, labels = (part[:4] for part in training)
-    found = fit(volumes, labels, seed=3, groups=["a", "b", "a", "b"])
-    sizes = Sizes.of([v.geometry for v in volumes])
-    quota = QUICK["samples"] // (4 * 6)
-    samples = [
-        voxelwise._draw(v, np.searchsorted(CLASSES, m.data), "mr", sizes, quota, np.random.default_rng([3, n]))
-        for n, (v, m) in enumerate(zip(volumes, labels, strict=True))
-    ]
-    values = {power: [] for power in voxelwise.RARITY}
-    for train, held_out in (((1, 3), (0, 2)), ((0, 2), (1, 3))):
-        net, odds = voxelwise._train([samples[n] for n in train], 3, Options(**QUICK), np.random.default_rng([3, 4]))
-        for n in held_out:
-            for power, rows in values.items():
-                part = VoxelPredictor(CLASSES, "mr", sizes, replace(net, output_bias=net.output_bias + power * odds))
-                guess = part.labels(volumes[n]).data
-                rows.append([dice(guess == c, labels[n].data == c) for c in CLASSES[1:]])
-    means = {power: np.mean(rows, axis=0) for power, rows in values.items()}
-    best = max(means, key=lambda power: means[power].mean())
-    assert found.record["mean_dice"] == pytest.approx(means[best].mean(), abs=2e-3)
-    assert list(found.record["dice"].values()) == pytest.approx(means[found.record["rarity"]].tolist(), abs=2e-3)
-
-
-def test_json_gives_back_the_same_predictor(predictor):
+def test_json_gives_back_the_same_predictor_or_refuses(predictor):
     content = predictor.save().to_json()
     back = predictors.load(Parts.from_json(json.loads(json.dumps(content))))
     assert back.save().to_json() == content
     assert "kind" not in content
     volume, _ = planted(79)
     np.testing.assert_array_equal(back.maps(volume).shares, predictor.maps(volume).shares)
-
-
-def test_same_seed_same_numbers(training):
-    first, again, other = (fit(training[0][:2], training[1][:2], seed=seed).save().to_json() for seed in (0, 0, 1))
-    assert first == again
-    assert first != other
-
-
-def test_how_the_axes_are_stored_changes_nothing(predictor):
-    volume, _ = planted(80)
-    before = predictor.labels(volume).data
-    # The same image, axes reordered to (S, L, P) and L reversed.
-    data = np.ascontiguousarray(volume.data.transpose(2, 0, 1)[:, ::-1])
-    affine = np.eye(4)
-    affine[:3, :3] = [[0, -2.0, 0], [0, 0, 2.0], [2.5, 0, 0]]
-    after = predictor.labels(Volume(data, Geometry(data.shape, affine))).data
-    np.testing.assert_array_equal(after, before.transpose(2, 0, 1)[:, ::-1])
-
-
-def test_a_finer_image_is_seen_at_the_same_scale(predictor):
-    volume, labels = planted(81)
-    fine = np.ascontiguousarray(volume.data.repeat(4, axis=0).repeat(4, axis=1))[:-1]
-    affine = np.diag([0.5, 0.5, 2.5, 1.0])
-    found = predictor.labels(Volume(fine, Geometry(fine.shape, affine))).data
-    truth = labels.data.repeat(4, axis=0).repeat(4, axis=1)[:-1]
-    assert found.shape == fine.shape
-    assert min(dice(found == c, truth == c) for c in CLASSES[1:]) > 0.75
-
-
-@pytest.mark.parametrize("shape", [(9, 1, 7), (3, 3, 3)])
-def test_a_small_image_gets_classes_too(predictor, shape):
-    image = Volume(np.zeros(shape, dtype=np.float32), Geometry(shape, np.eye(4)))
-    image.data[0] = 1
-    assert predictor.labels(image).data.shape == shape
-    assert np.isfinite(predictor.maps(image).shares).all()
-
-
-def test_one_patient_has_nothing_to_hold_out(training):
-    volumes, labels = training
-    found = fit(volumes[:2], labels[:2], groups=["p", "p"])
-    assert found.record == {"rarity": voxelwise.DEFAULT_RARITY}
-
-
-def test_folds_keep_patients_whole():
-    groups = ["a", "b", "a", "c", "d", "b", "d"]
-    folds = voxelwise._folds(groups)
-    assert sorted(n for _, held_out in folds for n in held_out) == list(range(7))
-    for rest, held_out in folds:
-        assert not {groups[n] for n in rest} & {groups[n] for n in held_out}
-        assert sorted([*rest, *held_out]) == list(range(7))
-
-
-def test_labels_without_a_class_are_background():
-    labels = np.array([0, 2, 9, 5, 2])
-    np.testing.assert_array_equal(voxelwise.numbers_of(labels, CLASSES), [0, 1, 0, 2, 1])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"classes": (0, 2, 8)}, r"no training label map shows class \[8\]"),
-        ({"classes": (2, 5)}, "give 0, the background"),
-        ({"classes": (0,)}, "give 0, the background"),
-        ({"groups": ["a"]}, "5 images, 5 label maps, groups: 1"),
-    ],
-)
-def test_refuses_what_does_not_fit(training, change, message):
-    arguments = {"classes": CLASSES, "modality": "mr", **change}
-    with pytest.raises(ValueError, match=message):
-        fit(*training, **arguments)
-
-
-def test_refuses_stored_numbers_that_do_not_fit(predictor):
     content = predictor.save().to_json()
     arrays = content["perceptron"]
 
@@ -253,14 +159,40 @@ def test_refuses_stored_numbers_that_do_not_fit(predictor):
         load(perceptron={**arrays, "hidden_bias": ["x"]})
     with pytest.raises(KeyError):
         load(perceptron={})
-
-
-def test_features_of_another_image_kind_are_refused(training):
-    content = fit(*training).save().to_json()
-    n = len(content["perceptron"]["hidden"])
-    fewer = {**content["perceptron"], "hidden": content["perceptron"]["hidden"][1:]}
+    n, fewer = len(arrays["hidden"]), {**arrays, "hidden": arrays["hidden"][1:]}
     with pytest.raises(ValueError, match=f"{n - 1} features, mr images have {n}"):
-        predictors.load(Parts.from_json({**content, "perceptron": fewer}))
+        load(perceptron=fewer)
+    finer = replace(predictor, sizes=Sizes(1.0, 2.5))
+    assert predictors.load(Parts.from_json(finer.save().to_json())).sizes == finer.sizes
+    before = {"features": 2, "voxel_mm": 2.0}  # of earlier versions: the unit is the voxel
+    content.pop("unit_mm", None)
+    assert load(**before).sizes == Sizes(2.0, 2.0)
+    with pytest.raises(ValueError, match="Input should be 2 or 3"):
+        load(**before | {"features": 4})
+
+
+def test_folds_keep_patients_whole_and_fits_repeat_or_refuse(training):
+    volumes, labels = training
+    found = fit(volumes[:2], labels[:2], groups=["p", "p"])  # one patient has nothing to hold out
+    assert found.record == {"rarity": voxelwise.DEFAULT_RARITY}
+    groups = ["a", "b", "a", "c", "d", "b", "d"]
+    folds = voxelwise._folds(groups)
+    assert sorted(n for _, held_out in folds for n in held_out) == list(range(7))
+    for rest, held_out in folds:
+        assert not {groups[n] for n in rest} & {groups[n] for n in held_out}
+        assert sorted([*rest, *held_out]) == list(range(7))
+    first, again, other = (fit(training[0][:2], training[1][:2], seed=seed).save().to_json() for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+    np.testing.assert_array_equal(voxelwise.numbers_of(np.array([0, 2, 9, 5, 2]), CLASSES), [0, 1, 0, 2, 1])
+    for change, message in (
+        ({"classes": (0, 2, 8)}, r"no training label map shows class \[8\]"),
+        ({"classes": (2, 5)}, "give 0, the background"),
+        ({"classes": (0,)}, "give 0, the background"),
+        ({"groups": ["a"]}, "5 images, 5 label maps, groups: 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit(*training, **{"classes": CLASSES, "modality": "mr", **change})
 
 
 def test_blocks_of_the_working_grid_against_a_loop():
@@ -301,18 +233,6 @@ def test_maps_have_the_voxels_of_the_image_up_to_a_limit_and_see_as_far_as_befor
     assert coarse[away].std() > 0.1
 
 
-def test_a_unit_of_its_own_is_saved_and_that_of_earlier_versions_is_the_voxel(training):
-    found = fit(*training)
-    finer = replace(found, sizes=Sizes(1.0, 2.5))
-    again = predictors.load(Parts.from_json(finer.save().to_json()))
-    assert again.sizes == finer.sizes
-    before = {**found.save().to_json(), "features": 2, "voxel_mm": 2.0}
-    before.pop("unit_mm", None)
-    assert predictors.load(Parts.from_json(before)).sizes == Sizes(2.0, 2.0)
-    with pytest.raises(ValueError, match="Input should be 2 or 3"):
-        predictors.load(Parts.from_json({**before, "features": 4}))
-
-
 def test_features_at_a_voxel_against_their_words():
     volume, _ = planted(4)
     grid = WorkingGrid.of(volume.geometry, 2.0)
@@ -338,14 +258,6 @@ def test_features_at_a_voxel_against_their_words():
     assert np.abs(found[-3:][(slice(None), *v)]).max() < 0.4
 
 
-def test_the_standardisation_is_part_of_the_first_layer():
-    rng = np.random.default_rng(2)
-    x = rng.normal(size=(400, 2)) * [1000, 0.01] + [5000, 3]
-    classes = (x[:, 0] > 5000).astype(np.int32) + 2 * (x[:, 1] > 3)
-    found = fit_perceptron(x, classes, 4, rng, Options(hidden=8, penalty=1e-4))
-    assert (found.scores(x.astype(np.float32)).argmax(axis=1) == classes).mean() > 0.95
-
-
 @pytest.mark.data
 def test_real_hippocampi(data_root):
     folders = sorted((data_root / "msd_hippocampus").iterdir())[:9]
@@ -359,3 +271,69 @@ def test_real_hippocampi(data_root):
         for c in (1, 2)
     ]
     assert np.mean(scores) > 0.65
+
+
+# Cross-entropy of a perceptron against plain NumPy, the same bits for any number of threads, and its fit.
+def layers(f: int, h: int, c: int, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [0.3 * rng.normal(size=shape) for shape in ((f, h), (h,), (h, c), (c,))]
+
+
+def rows(n: int, f: int, c: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, f)).astype(np.float32), rng.integers(0, c, n).astype(np.int32)
+
+
+def slow_value(x: np.ndarray, classes: np.ndarray, parts: list[np.ndarray]) -> float:
+    w, b, v, c = parts
+    total = 0.0
+    for row, wanted in zip(x.astype(np.float64), classes, strict=True):
+        z = np.tanh(row @ w + b) @ v + c
+        total += np.log(np.exp(z).sum()) - z[wanted]
+    return total
+
+
+@pytest.mark.parametrize("sizes", [(5, 3, 2), (7, 5, 3), (46, 48, 4), (9, 24, 11)])
+@pytest.mark.parametrize("build", usable())
+def test_value_and_gradient_are_those_of_the_definition(sizes, build):
+    (x, classes), parts = rows(300, sizes[0], sizes[2], 1), layers(*sizes, 2)
+    value, gradient = load(build).perceptron_cross_entropy(x, classes, *parts)
+    assert value == pytest.approx(slow_value(x, classes, parts), rel=1e-6)
+    place, step = 0, 1e-4
+    for part in parts:
+        for index in (0, part.size // 2, part.size - 1):
+            moved = []
+            for sign in (1, -1):
+                changed = [p.copy() for p in parts]
+                changed[[p is part for p in parts].index(True)].flat[index] += sign * step
+                moved.append(slow_value(x, classes, changed))
+            assert gradient[place + index] == pytest.approx((moved[0] - moved[1]) / (2 * step), rel=1e-4, abs=2e-3)
+        place += part.size
+    assert place == len(gradient)
+
+
+def test_large_scores_stay_finite_and_threads_change_no_bit():
+    x, classes = rows(50, 4, 3, 3)
+    value, gradient = perceptron_cross_entropy(1e3 * x, classes, *(1e3 * p for p in layers(4, 6, 3, 4)))
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+    (x, classes), parts = rows(5000, 46, 4, 5), layers(46, 48, 4, 6)
+    found = []
+    for n in (1, 2, 7):
+        with kernel_threads(n):
+            found.append(perceptron_cross_entropy(x, classes, *parts))
+    assert len({value for value, _ in found}) == 1
+    assert len({gradient.tobytes() for _, gradient in found}) == 1
+
+
+def test_fits_divide_classes_and_heed_the_penalty():
+    x = np.random.default_rng(7).normal(size=(2000, 3))
+    classes = (x[:, 0] * x[:, 1] > 0).astype(np.int32)
+    x = x * [1000, 0.01, 3] + [5000, 3, 5]
+    found = fit_perceptron(x, classes, 2, np.random.default_rng(8), Options(hidden=12))
+    guess = found.scores(x.astype(np.float32)).argmax(axis=1)
+    assert (guess == classes).mean() > 0.97
+    x, classes = np.random.default_rng(9).normal(size=(600, 2)), np.repeat([0, 0, 1], 200).astype(np.int32)
+    found = fit_perceptron(x, classes, 2, np.random.default_rng(10), Options(hidden=4, penalty=1.0))
+    assert max(np.abs(found.hidden).max(), np.abs(found.output).max()) < 1e-3
+    assert np.diff(found.output_bias)[0] == pytest.approx(np.log(0.5), abs=1e-3)

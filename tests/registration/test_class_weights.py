@@ -78,7 +78,7 @@ def test_the_column_of_a_structure_is_the_weight_of_its_map(member):
     assert np.abs(fb[:, 18:]).max() > 0.1 > 1e-3 > np.abs(fb[:, :8]).max()
 
 
-def test_one_weight_for_all_maps_is_their_mean():
+def test_one_weight_for_all_maps_is_their_mean_and_images_use_the_column_of_the_moved_label():
     objective = CPU.data_terms(scene_of(), STILL, BANK[1:2], table(shapes=[1.0, 1.0, 1.0]), Refine(steps=1))
     assert objective.terms[0].channels is None
     data, _, _ = CPU.forces(scene_of(), objective, STILL, 0.0)
@@ -89,9 +89,6 @@ def test_one_weight_for_all_maps_is_their_mean():
     objective = CPU.data_terms(scene_of(), STILL, BANK[1:2], nearly, Refine(steps=1))
     weighed, _, _ = CPU.forces(scene_of(), objective, STILL, 0.0)
     assert weighed == pytest.approx(data, rel=1e-4)
-
-
-def test_images_use_the_column_of_the_moved_label_and_of_its_surroundings():
     row = np.array([0.1, 0.2, 0.3], dtype=np.float32)
     bare, wide = (row[CPU.columns(scene_of(), STILL, CLASSES, reach)] for reach in (0.0, 2.0))
     number = balls([(9, 8, 9), (17, 9, 9)])
@@ -133,17 +130,14 @@ def test_a_stiff_class_bends_less():
     np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("member", ["shapes", "outline"])
-def test_maps_in_the_levels_move_what_the_images_do_not_show(member):
-    weights = table(plain=[1e-6] * 3, **{member: [1.0] * 3})
-    u = align(PAIR, replace(weights, pairwise=0.01), SCHEDULE).displacement
-    number = balls([(7, 8, 9), (17, 11, 9)])
-    first, second = (u[:, number == k].mean(axis=1) for k in (1, 2))
-    assert first[0] > 1.0 > abs(first[1])
-    assert second[1] < -1.0
-
-
-def test_levels_measure_maps_only_where_a_table_weighs_them():
+def test_maps_in_the_levels_move_what_the_images_do_not_show_and_cost_nothing_unweighed():
+    for member in ["shapes", "outline"]:
+        weights = table(plain=[1e-6] * 3, **{member: [1.0] * 3})
+        u = align(PAIR, replace(weights, pairwise=0.01), SCHEDULE).displacement
+        number = balls([(7, 8, 9), (17, 11, 9)])
+        first, second = (u[:, number == k].mean(axis=1) for k in (1, 2))
+        assert first[0] > 1.0 > abs(first[1])
+        assert second[1] < -1.0
     bare = ImagePair(*(replace(i, maps=None, label_maps=None) for i in (PAIR.fixed, PAIR.moving)))
     seen: list[int] = []
     align(bare, table(plain=[1.0] * 3), SCHEDULE, on_step=lambda s: seen.append(len(s.terms.costs)))

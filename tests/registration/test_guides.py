@@ -29,7 +29,7 @@ def exchange(labels: LabelMap, a: int, b: int) -> LabelMap:
     return LabelMap(data, labels.geometry, labels.names)
 
 
-def test_ramp_is_that_of_the_nearest_voxel_of_the_other_side():
+def test_ramps_are_those_of_the_nearest_voxel_on_any_grid():
     labels = balls()
     maps = guides.ramps(labels, (2, 7), (1, 1, 1))
     voxel = GRID.spacing_mm / np.cbrt(GRID.spacing_mm.prod())
@@ -41,38 +41,26 @@ def test_ramp_is_that_of_the_nearest_voxel_of_the_other_side():
             away = np.sqrt(((places[int(within)] - index * voxel) ** 2).sum(axis=1)).min() - 0.5
             wanted = np.clip(0.5 + (away if within else -away) / (2 * guides.RAMP_VOXELS), 0, 1)
             assert share[tuple(index)] == pytest.approx(wanted, abs=1e-5)
-
-
-def test_ramps_of_a_coarser_grid_lie_on_it():
     maps = guides.ramps(balls(), (1, 2, 3, 7), (2, 2, 1))
     assert maps.shares.shape == (4, 15, 12, 20) == (4, *maps.geometry.shape)
     index = [np.average(np.indices(s.shape).reshape(3, -1), axis=1, weights=s.ravel()) for s in maps.shares]
     np.testing.assert_allclose(maps.geometry.points(np.array(index)), list(CENTRES.values()), atol=1.0)
 
 
-@pytest.mark.parametrize("two", [(1, 2), (1, 3), (2, 7), (3, 7)])
-def test_exchanged_names_are_found_in_another_person(two):
-    rng = np.random.default_rng(sum(two))
-    other = {v: np.array(c) * 1.15 + rng.normal(0, 2, 3) - 3 for v, c in CENTRES.items()}
-    moving = balls(other, {v: r * 1.1 for v, r in RADII.items()})
-    assert guides.exchanged(balls(), moving, CENTRES) == []
-    assert guides.exchanged(balls(), exchange(moving, *two), CENTRES) == [two]
-    assert guides.exchanged(exchange(balls(), *two), moving, CENTRES) == [two]
-
-
-def test_structures_that_lie_in_each_other_are_not_judged():
+def test_exchanged_names_are_found_where_structures_lie_apart():
+    for two in [(1, 2), (1, 3), (2, 7), (3, 7)]:
+        rng = np.random.default_rng(sum(two))
+        other = {v: np.array(c) * 1.15 + rng.normal(0, 2, 3) - 3 for v, c in CENTRES.items()}
+        moving = balls(other, {v: r * 1.1 for v, r in RADII.items()})
+        assert guides.exchanged(balls(), moving, CENTRES) == []
+        assert guides.exchanged(balls(), exchange(moving, *two), CENTRES) == [two]
+        assert guides.exchanged(exchange(balls(), *two), moving, CENTRES) == [two]
     labels = balls({1: (30, 24, 30), 2: (31, 24, 30)}, {1: 14, 2: 6})
     assert guides.exchanged(labels, exchange(labels, 1, 2), (1, 2)) == []
-
-
-def test_structures_that_touch_in_no_image_are_judged_though_one_is_larger_there():
     fixed = balls({1: (10, 24, 24), 2: (20, 24, 24), 3: (48, 24, 24)}, {1: 6, 2: 4, 3: 5})
-    moving = balls({1: (8, 24, 24), 2: (24, 24, 24), 3: (50, 24, 24)}, {1: 12, 2: 4, 3: 5})
+    moving = balls({1: (8, 24, 24), 2: (24, 24, 24), 3: (50, 24, 24)}, {1: 12, 2: 4, 3: 5})  # one is larger here
     assert guides.exchanged(fixed, moving, (1, 2, 3)) == []
     assert guides.exchanged(fixed, exchange(moving, 1, 2), (1, 2, 3)) == [(1, 2)]
-
-
-def test_one_structure_or_none_is_never_exchanged():
     assert guides.exchanged(balls(), balls(), ()) == guides.exchanged(balls(), balls(), (2,)) == []
 
 
@@ -86,17 +74,10 @@ def test_what_one_image_lacks_or_cuts_does_not_guide():
         "bladder": "the moving image ends in it",
     }
     assert found.exchanged == ()
-
-
-def test_what_a_mask_cuts_does_not_guide():
     mask = LabelMap(np.ones(GRID.shape, dtype=np.uint8), GRID)
-    mask.data[:10] = 0
-    found = guides.choose(image(balls(), mask), image(balls()), {1: 1.0, 7: 2.0})
-    assert found.weights == {7: 2.0}
-
-
-def test_a_structure_that_grazes_the_end_guides():
-    low = balls({**CENTRES, 7: (40, 34, 57 - RADII[7] + 0.1)})
+    mask.data[:10] = 0  # a mask cuts too
+    assert guides.choose(image(balls(), mask), image(balls()), {1: 1.0, 7: 2.0}).weights == {7: 2.0}
+    low = balls({**CENTRES, 7: (40, 34, 57 - RADII[7] + 0.1)})  # one that grazes the end guides
     assert (low.data[:, :, -1] == 7).any()
     assert 7 in guides.choose(image(low), image(balls()), {1: 1.0, 7: 1.0}).weights
 

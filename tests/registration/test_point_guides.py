@@ -26,7 +26,6 @@ def test_a_small_displacement_is_the_regression_written_out(monkeypatch: pytest.
     points, vectors = points_in(7), np.random.default_rng(1).normal(size=(7, 3)) * 0.4
     reach, size, accuracy = 15.0, 2.0, 0.5
     monkeypatch.setattr(point_guides, "likeliest", lambda *_: (reach, size))
-
     found = drawn(Field.zero(GRID), points, points + vectors, accuracy, [])
 
     def kernel(a: np.ndarray, b: np.ndarray) -> float:
@@ -54,28 +53,28 @@ def test_reach_and_size_are_the_likeliest() -> None:
     assert cost(reach, size) == pytest.approx(min(cost(r, s) for r in REACHES for s in point_guides.SIZES_MM))
 
 
-def test_exact_points_are_met_and_their_neighbours_follow() -> None:
+def test_points_are_met_as_far_as_their_accuracy_and_folds_allow():
     points, others = points_in(60), points_in(20, seed=5)
     found = Transform(drawn(Field.zero(GRID), points, points + smooth(points), 0.1, REACHES))
     assert np.linalg.norm(warp_points(points, found) - points - smooth(points), axis=1).max() < 0.3
     left = np.linalg.norm(warp_points(others, found) - others - smooth(others), axis=1)
     assert left.mean() < 0.25 * np.linalg.norm(smooth(others), axis=1).mean()
-
-
-def test_points_no_farther_off_than_their_accuracy_move_little() -> None:
     points, noise = points_in(15), np.random.default_rng(2).normal(size=(15, 3))
     found = drawn(Field.zero(GRID), points, points + noise, 1.0, REACHES)
     assert np.abs(found.data).max() < 0.5 * np.abs(noise).max()
     exact = drawn(Field.zero(GRID), points, points + noise, 0.05, REACHES)
     assert np.abs(exact.data).max() > 0.7 * np.abs(noise).max()
-
-
-def test_what_cannot_be_met_without_a_fold_is_not_met() -> None:
     points = np.array([[20.0, 20, 20], [24, 20, 20], [20.0, 20, 20]])
     targets = points + np.array([[12.0, 0, 0], [-12, 0, 0], [0, 9, 0]])
     found = drawn(Field.zero(GRID), points, targets, 0.01, REACHES)
     assert float(determinant(found).min()) >= point_guides.LEAST_VOLUME
     assert np.isfinite(found.data).all()
+    still = Image(np.zeros(GRID.shape, dtype=np.float32), GRID)
+    points = points_in(12)
+    started = PointGuides(points, points + smooth(points), 0.2, list("abcdefghijkl")).start(ImagePair(still, still))
+    assert started.initial_field is not None
+    left = warp_points(points, Transform(started.initial_field)) - points - smooth(points)
+    assert np.linalg.norm(left, axis=1).mean() < 0.3
 
 
 def test_an_affine_part_and_knots_are_kept() -> None:
@@ -85,28 +84,23 @@ def test_an_affine_part_and_knots_are_kept() -> None:
     coarse = Field.zero(Geometry((15, 12, 10), GRID.affine @ np.diag([2.0, 2, 2, 1])))
     points = points_in(8)
     moving = warp_points(points + smooth(points), Transform(Field.zero(GRID), affine))
-
     found = PointGuides(points, moving, 0.1, list("abcdefgh")).draw(Transform(Field.zero(GRID), affine, knots=coarse))
-
     assert np.linalg.norm(warp_points(points, found) - moving, axis=1).max() < 0.3
     assert found.knots is not None
     np.testing.assert_array_equal(found.field.data, resample(found.knots, GRID).data)
     np.testing.assert_array_equal(found.affine, affine)
 
 
-@pytest.mark.parametrize("n", [8, 21])
-def test_points_that_contradict_the_others_are_found(n: int) -> None:
-    points = points_in(n)
-    vectors = smooth(points)
-    assert contradicting(points, vectors, 1.0, REACHES) == {}
-    vectors[3] += [0, 30.0, 0]
-    found = contradicting(points, vectors, 1.0, REACHES)
-    assert list(found) == [3]
-    assert found[3] == pytest.approx(30.0, abs=6)
-    assert contradicting(points[:5], vectors[:5], 1.0, REACHES) == {}  # too few to judge by
-
-
-def test_points_that_do_not_guide_are_named() -> None:
+def test_points_that_contradict_or_do_not_guide_are_named():
+    for n in [8, 21]:
+        points = points_in(n)
+        vectors = smooth(points)
+        assert contradicting(points, vectors, 1.0, REACHES) == {}
+        vectors[3] += [0, 30.0, 0]
+        found = contradicting(points, vectors, 1.0, REACHES)
+        assert list(found) == [3]
+        assert found[3] == pytest.approx(30.0, abs=6)
+        assert contradicting(points[:5], vectors[:5], 1.0, REACHES) == {}  # too few to judge by
     still = Image(np.zeros(GRID.shape, dtype=np.float32), GRID)
     pair = ImagePair(still, still)
     points = points_in(14)
@@ -122,18 +116,6 @@ def test_points_that_do_not_guide_are_named() -> None:
         PointGuides.of(points + 1000, moving, names, 1.0, pair)
     with pytest.raises(UsageError, match="E116: 520 landmarks are to guide, at most 500"):
         PointGuides.of(np.tile(points[1:], (40, 1)), np.tile(points[1:], (40, 1)), names * 40, 1.0, pair)
-
-
-def test_a_start_is_drawn_to_the_points() -> None:
-    still = Image(np.zeros(GRID.shape, dtype=np.float32), GRID)
-    points = points_in(12)
-    started = PointGuides(points, points + smooth(points), 0.2, list("abcdefghijkl")).start(ImagePair(still, still))
-    assert started.initial_field is not None
-    left = warp_points(points, Transform(started.initial_field)) - points - smooth(points)
-    assert np.linalg.norm(left, axis=1).mean() < 0.3
-
-
-def test_points_far_from_where_the_images_lead_are_named() -> None:
     points = points_in(9)
     moving = points + 0.3
     moving[2] += [0, 12.0, 0]

@@ -1,6 +1,6 @@
 """Channels that structures share: nothing changes but the number of warps."""
 
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from scipy import ndimage
 from regweave.config.settings import Level, Member, Refine, Settings
 from regweave.registration import scene as structure_channels
 from regweave.registration.cpu import CPU
-from regweave.registration.scene import BLOCK, ComparedMaps, Scene, share_channels
+from regweave.registration.scene import Scene
 from regweave.types import Geometry, Image, ImagePair, StructureMaps, WeightTable
 
 SHAPE = (36, 36, 30)
@@ -56,23 +56,3 @@ def test_shared_channels_cost_and_pull_as_single_ones(member, rows, monkeypatch)
     assert shared[0] == pytest.approx(single[0], rel=2e-3)
     scale = np.abs(single[2]).max()
     assert np.abs(shared[2] - single[2]).max() < 2e-3 * scale
-
-
-def test_structures_of_a_channel_keep_a_block_between_them():
-    rng = np.random.default_rng(0)
-    present = ndimage.gaussian_filter(rng.normal(size=(20, 12, 11, 10)), (0, 1, 1, 1)) > 0.45
-    groups, where = share_channels(present)
-    assert sorted(k for group in groups for k in group) == list(range(20))
-    assert 1 < len(groups) < 20
-    for group, places in zip(groups, where, strict=True):
-        for a, b in combinations(group, 2):
-            near = ndimage.binary_dilation(present[a], np.ones((3, 3, 3)), iterations=2)
-            assert not (near & present[b]).any()
-        for k in group:
-            assert (places[present[k]] == k + 1).all()
-    present = np.zeros((2, 5, 1, 1), dtype=bool)
-    present[0, 0], present[1, 4] = True, True
-    fixed = np.zeros((1, 5 * BLOCK - 1, 1, 1), dtype=np.float32)
-    maps = ComparedMaps(fixed, fixed, np.eye(3, 4), share_channels(present)[1])
-    laid = maps.weigh(np.array([2.0, 3.0], dtype=np.float32))
-    np.testing.assert_array_equal(laid.ravel(), ([2] * 2 * BLOCK + [0] * BLOCK + [3] * 2 * BLOCK)[:-1])

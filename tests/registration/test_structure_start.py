@@ -35,35 +35,18 @@ def moved(found: ImagePair, points: np.ndarray) -> np.ndarray:
     return shifted @ found.initial[:3, :3].T + found.initial[:3, 3]
 
 
-def test_landmarks_are_centre_and_extent_of_the_largest_part() -> None:
+def test_landmarks_affine_and_displacement_are_those_written_out(monkeypatch):
     maps = balls(CENTRES)
     maps.shares[0, -2:, -2:, -2:] = 1  # a false island elsewhere
-
     points, found = structures.landmarks_of(maps)
-
     assert found.all()
     np.testing.assert_allclose(points[:, 0], CENTRES, atol=0.6)
     spread = points[:, 1:4] - points[:, :1]
     np.testing.assert_allclose(spread, np.broadcast_to(np.eye(3) * 11 / np.sqrt(5), (4, 3, 3)), atol=1.0)
-
-
-def test_affine_is_that_of_least_squares(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    points = rng.uniform(0, 80, (21, 3))
-    truth = np.eye(4)
-    truth[:3] += rng.normal(0, 0.1, (3, 4))
-    there = points @ truth[:3, :3].T + truth[:3, 3]
-    monkeypatch.setattr(structures, "STIFF", 0.0)
-
-    np.testing.assert_allclose(structures.fitted_affine(points, there), truth, atol=1e-9)
-
-
-def test_displacement_is_the_regression_written_out() -> None:
     rng = np.random.default_rng(1)
     turned = np.array([[0, 3.0, 0, 5], [-2, 0, 0, 70], [0, 0, 4, -3], [0, 0, 0, 1]])
     grid = Geometry((9, 8, 7), turned)
     points, vectors, reach = grid.points(rng.uniform(0, 7, (6, 3))), rng.normal(size=(6, 3)), 9.0
-
     found = structures.smooth_displacement(points, vectors, grid, reach)
 
     def kernel(a: np.ndarray, b: np.ndarray) -> float:
@@ -75,14 +58,19 @@ def test_displacement_is_the_regression_written_out() -> None:
         here = grid.points(np.array(index, dtype=float))
         slow = sum(w * kernel(here, p) for w, p in zip(weights, points, strict=True))
         np.testing.assert_allclose(found[:, *index], slow, atol=1e-5)
+    rng = np.random.default_rng(0)
+    points = rng.uniform(0, 80, (21, 3))
+    truth = np.eye(4)
+    truth[:3] += rng.normal(0, 0.1, (3, 4))
+    there = points @ truth[:3, :3].T + truth[:3, 3]
+    monkeypatch.setattr(structures, "STIFF", 0.0)
+    np.testing.assert_allclose(structures.fitted_affine(points, there), truth, atol=1e-9)
 
 
-def test_structures_come_to_lie_on_each_other_without_folds() -> None:
+def test_structures_come_to_lie_on_each_other_without_folds():
     there = CENTRES + np.array([[14.0, 0, 0], [-8, 10, 0], [0, -12, 12], [8, 0, -14]])
     given = pair(balls(CENTRES), balls(there))
-
     found = structures.started_from_structures(given)
-
     before = np.linalg.norm(CENTRES - there, axis=1)
     after = np.linalg.norm(moved(found, CENTRES) - there, axis=1)
     assert (after < 0.4 * before).all()
@@ -95,43 +83,29 @@ def test_structures_come_to_lie_on_each_other_without_folds() -> None:
     )
     assert np.linalg.det(jacobian).min() > 0
     assert given.initial_field is None
+    drawn = balls(CENTRES + 9)
+    given = pair(balls(CENTRES), balls(CENTRES))
+    given = given.with_moving(label_maps=drawn)
+    found = structures.started_from_structures(given)
+    np.testing.assert_allclose(moved(found, CENTRES) - CENTRES, 9, atol=1.5)
 
 
-def test_wild_landmarks_and_fits_are_not_followed():
+def test_wild_fits_and_too_few_structures_are_not_followed():
     crossed = CENTRES[[1, 0, 3, 2]]  # structures change places: no smooth map without folds does that
-
     found = structures.composed_displacement(CENTRES, crossed, GRID)
-
     along = found.data / np.array([3, 3, 4])[:, None, None, None]
     slopes = np.stack([np.stack(np.gradient(c)) for c in along])
     assert np.linalg.det(np.eye(3) + np.moveaxis(slopes, (0, 1), (-2, -1))).min() > 0
     squeezed = CENTRES.mean(axis=0) + 0.3 * (CENTRES - CENTRES.mean(axis=0))
     given = pair(balls(CENTRES, 12.0), balls(squeezed, 7.0))
-
     with pytest.warns(RegweaveWarning, match="W210: start from structures rejected"):
         found = structures.started_from_structures(given)
-
     assert found is given
-
-
-def test_moving_labels_count_before_predicted_maps() -> None:
-    drawn = balls(CENTRES + 9)
-    given = pair(balls(CENTRES), balls(CENTRES))
-    given = given.with_moving(label_maps=drawn)
-
-    found = structures.started_from_structures(given)
-
-    np.testing.assert_allclose(moved(found, CENTRES) - CENTRES, 9, atol=1.5)
-
-
-@pytest.mark.parametrize("empty", [(1, 2, 3), (0, 1, 2, 3)])
-def test_one_structure_is_too_few(empty: tuple[int, ...]) -> None:
-    fixed = balls(CENTRES)
-    shares = fixed.shares.copy()
-    shares[list(empty)] = 0.2  # nothing that is likely
-    given = pair(replace(fixed, shares=shares), fixed)
-
-    with pytest.warns(RegweaveWarning, match="W210: start from structures rejected .structures found in both images"):
-        found = structures.started_from_structures(given)
-
-    assert found is given
+    for empty in [(1, 2, 3), (0, 1, 2, 3)]:
+        fixed = balls(CENTRES)
+        shares = fixed.shares.copy()
+        shares[list(empty)] = 0.2  # nothing that is likely
+        given = pair(replace(fixed, shares=shares), fixed)
+        with pytest.warns(RegweaveWarning, match="W210: .* rejected .structures found in both images"):
+            found = structures.started_from_structures(given)
+        assert found is given

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import ndimage
 
-from regweave.spatial.control_grid import SLACK, ControlGrid
+from regweave.spatial.control_grid import SLACK, ControlGrid, LabelSet, shift
+from regweave.spatial.node_classes import RULES, numbers_of, one_hot
 from regweave.types import Geometry
 
 GEOMETRY = Geometry((13, 9, 22), np.diag([2.0, 3.5, 1.0, 1.0]))
@@ -89,3 +91,82 @@ def test_pool_and_patches_against_loops(support):
         np.testing.assert_allclose(pooled[..., node], expected, rtol=1e-6)
         np.testing.assert_array_equal(patches[node], values[(1, 2, *box)])
     np.testing.assert_allclose(grid.means(values[1, 2]), pooled[1, 2], rtol=1e-6)
+
+
+# The label set in its order, and shifts against scipy.
+def test_cubes_and_shifts():
+    labels = LabelSet.cube(5, np.array([0.5, 1.0, 2.0]))
+    assert labels.n_labels == 125
+    expected = list(itertools.product(*([k * s for k in (-2, -1, 0, 1, 2)] for s in (0.5, 1.0, 2.0))))
+    assert labels.vectors.tolist() == [list(v) for v in expected]
+    assert labels.vectors[62].tolist() == [0.0, 0.0, 0.0]
+    units = labels.in_units_of(np.array([2.0, 4.0, 8.0]))
+    for offsets in units:
+        assert offsets.tolist() == [-0.5, -0.25, 0.0, 0.25, 0.5]
+    for per_axis in [1, 3, 7]:
+        vectors = LabelSet.cube(per_axis, np.full(3, 0.3)).vectors
+        assert np.abs(vectors[per_axis**3 // 2]).max() == 0
+        np.testing.assert_allclose(vectors, -vectors[::-1])
+    for displacement in [(0.0, 0.0, 0.0), (1.0, -2.0, 3.0), (0.25, -1.75, 2.5), (-0.999, 0.001, 0.5)]:
+        image = np.random.default_rng(0).normal(size=(2, 12, 13, 14)).astype(np.float32)
+        moved = shift(image, np.array(displacement))
+        slow = [ndimage.shift(c.astype(np.float64), np.negative(displacement), order=1, mode="nearest") for c in image]
+        inside = (..., *[slice(4, -4)] * 3)
+        np.testing.assert_allclose(moved[inside], np.stack(slow)[inside], atol=1e-5)
+        assert moved.dtype == np.float32
+        assert moved.flags.c_contiguous
+        voxel = moved[0, 5, 6, 7]
+        index = np.array([5, 6, 7]) + displacement
+        expected = ndimage.map_coordinates(image[0], index[:, None], order=1)[0]
+        assert voxel == pytest.approx(expected, abs=1e-5)  # the sign: v shows what lay at v + displacement
+    image = np.arange(5, dtype=np.float32).reshape(1, 5, 1, 1)
+    assert shift(image, np.array([3.0, 0.0, 0.0])).ravel().tolist() == [3, 4, 4, 4, 4]
+    assert shift(image, np.array([-30.0, 2.5, -7.0])).ravel().tolist() == [0, 0, 0, 0, 0]
+
+
+# Class rules on shares small enough to check by eye.
+SHARES = np.array(
+    [
+        [1.0, 0.0, 0.0],  # background alone
+        [0.5, 0.3, 0.2],  # background has the most, two structures
+        [0.2, 0.3, 0.5],
+        [0.94, 0.02, 0.04],  # 6 % foreground
+        [0.96, 0.03, 0.01],  # 4 % foreground
+        [0.4, 0.4, 0.2],  # a tie goes to the first
+        [0.0, 0.5, 0.5],
+    ],
+    dtype=np.float32,
+)
+WINNERS = {"count": [0, 0, 2, 0, 0, 0, 1], "foreground": [0, 1, 2, 2, 0, 1, 1]}
+
+
+def test_labels_are_counted_as_their_masks_are_pooled():
+    rng = np.random.default_rng(0)
+    classes = (0, 5, 2, 40)
+    labels = rng.choice([0, 2, 5, 9, 40], size=(17, 12, 15))
+    numbers = numbers_of(labels, classes)
+    np.testing.assert_array_equal(np.eye(4, dtype=np.float32)[numbers], np.moveaxis(one_hot(labels, classes), 0, -1))
+    for support in (2, 5, 9):
+        grid = ControlGrid.cover(Geometry(labels.shape, np.diag([2.0, 2.0, 3.0, 1.0])), 9.0, support)
+        np.testing.assert_array_equal(grid.shares(numbers, 4), grid.pool(one_hot(labels, classes)).T)
+
+
+def test_rules_of_classes():
+    for rule in sorted(WINNERS):
+        np.testing.assert_array_equal(RULES[rule](SHARES), np.eye(3, dtype=np.float32)[WINNERS[rule]])
+    np.testing.assert_allclose(RULES["share"](SHARES), SHARES, atol=1e-6)
+    np.testing.assert_allclose(RULES["share"](3 * SHARES), SHARES, atol=1e-6)
+    assert set(RULES) == {*WINNERS, "share"}
+    labels = np.array([[[0, 3, 7, 9]]], dtype=np.uint16)
+    masks = one_hot(labels, (0, 3, 9))
+    assert masks.dtype == np.float32
+    assert masks[:, 0, 0].tolist() == [[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]]
+    for rule in sorted(RULES):
+        per_label = np.stack([SHARES, SHARES[::-1]], axis=1)
+        before = per_label.copy()
+        out = RULES[rule](per_label)
+        assert out.dtype == np.float32
+        np.testing.assert_allclose(out.sum(axis=-1), 1.0, atol=1e-6)
+        np.testing.assert_array_equal(out[:, 0], RULES[rule](SHARES))
+        np.testing.assert_array_equal(out[:, 1], RULES[rule](SHARES[::-1]))
+        np.testing.assert_array_equal(per_label, before)

@@ -18,6 +18,7 @@ from regweave.io.write import TimeSeries, write_time_series
 from regweave.types import Geometry, Volume
 
 START = "import sys; from regweave.cli import main; sys.exit(main())"
+pytestmark = pytest.mark.usefixtures("in_process")
 VALIDATOR = shutil.which("bids-validator-deno")
 
 
@@ -58,7 +59,7 @@ def dataset(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def done(dataset, tmp_path_factory):
+def done(dataset, in_process, tmp_path_factory):
     """What the command writes for it."""
     out = tmp_path_factory.mktemp("out") / "regweave"
     assert main(["bids", str(dataset), str(out), "participant", "--workers", "1", "--quiet"]) == 0
@@ -73,7 +74,7 @@ def ids(out):
     return [row["id"] for row in csv.DictReader((out / "results.csv").read_text().splitlines())]
 
 
-def test_derivatives_have_the_names_of_bids(done):
+def test_derivatives_have_the_names_of_bids_and_sidecars(done, dataset):
     expected = set()
     for session in ("1", "2"):
         stem = f"sub-01_ses-{session}"
@@ -87,9 +88,6 @@ def test_derivatives_have_the_names_of_bids(done):
         expected |= {f"{name}.{kind}" for name in images for kind in ("nii.gz", "json")}
         expected |= {f"{bold}_boldref.nii.gz", f"{bold}_desc-confounds_timeseries.tsv"}
     assert derivatives(done) == expected
-
-
-def test_sidecars_name_sources_and_space(dataset, done):
     place = done / "sub-01" / "ses-1"
     sidecar = json.loads((place / "anat" / "sub-01_ses-1_space-T1w_desc-preproc_T2w.json").read_text())
     assert sidecar["Sources"] == ["bids:raw:sub-01/ses-1/anat/sub-01_ses-1_T2w.nii.gz"]
@@ -120,17 +118,13 @@ def test_transforms_bring_images_onto_their_space(dataset, done):
     assert float(motion[2]["framewise_displacement"]) > float(motion[1]["framewise_displacement"])
 
 
-def test_a_page_for_the_person_and_one_for_all(dataset, done, tmp_path, capsys):
+def test_a_page_for_each_and_a_repeated_call_runs_nothing_again(dataset, done, tmp_path, capsys):
     out = shutil.copytree(done, tmp_path / "out")
     assert "work/sub-01_ses-1_from-T2w_to-T1w_mode-image_xfm/report.html" in (out / "sub-01.html").read_text()
     assert main(["bids", str(dataset), str(out), "group"]) == 0
     assert "5 of 5 passed" in capsys.readouterr().out
     assert len(ids(out)) == 5
     assert "work/sub-01_ses-2_from-T1w_to-ses1_mode-image_xfm/report.html" in (out / "index.html").read_text()
-
-
-@pytest.mark.usefixtures("in_process")
-def test_a_repeated_call_runs_nothing_again_and_a_session_keeps_the_others(dataset, done):
     records = {path: path.stat().st_mtime_ns for path in done.glob("work/*/result.json")}
     found = rw.bids(dataset, done, "participant", session_label=["ses-1"], workers=1)
     assert [row.id.split("_")[1] for row in found.rows] == ["ses-1", "ses-1"]
@@ -138,7 +132,6 @@ def test_a_repeated_call_runs_nothing_again_and_a_session_keeps_the_others(datas
     assert len(json.loads((done / "work" / "sub-01_ses-2.json").read_text())["rows"]) == 3
 
 
-@pytest.mark.usefixtures("in_process")
 def test_images_go_on_to_a_template(dataset, tmp_path):
     template = tmp_path / "tpl-Phantom_res-01_T1w.nii.gz"
     write_image(template, make_phantom(3, (20, 20, 20), (9.0, 9.0, 9.0)).pair.fixed)
@@ -153,29 +146,18 @@ def test_images_go_on_to_a_template(dataset, tmp_path):
     assert np.abs(moved.data - found.data).max() < 1e-3 * found.data.max()
     sidecar = json.loads((place / "anat" / f"{stem}_space-Phantom_desc-preproc_T2w.json").read_text())
     assert sidecar["SpatialReference"] == template.resolve().as_uri()
-
-
-@pytest.mark.usefixtures("in_process")
-def test_a_template_with_the_name_of_a_contrast(tmp_path):
     root = make_dataset(tmp_path / "data")
     add_person(root, "01", suffixes=("T1w",))
-    write_image(tmp_path / "T1w.nii.gz", make_phantom(3, (20, 20, 20), (9.0, 9.0, 9.0)).pair.fixed)
-    rw.bids(root, tmp_path / "out", "participant", template=tmp_path / "T1w.nii.gz", transform="affine", workers=1)
+    shutil.copy(template, tmp_path / "T1w.nii.gz")  # the name of a contrast
+    rw.bids(root, tmp_path / "one", "participant", template=tmp_path / "T1w.nii.gz", transform="rigid", workers=1)
     names = [f"sub-01_from-{a}_to-{b}_mode-image_xfm.h5" for a, b in (("T1w", "templateT1w"), ("templateT1w", "T1w"))]
-    assert set(names) <= derivatives(tmp_path / "out")
-
-
-@pytest.mark.usefixtures("in_process")
-def test_a_description_that_is_none_is_named(tmp_path):
-    root = make_dataset(tmp_path / "data")
-    add_person(root, "01")
-    for text in ("[]", "{"):
+    assert set(names) <= derivatives(tmp_path / "one")
+    for text in ("[]", "{"):  # a description that is none
         (root / "dataset_description.json").write_text(text)
         with pytest.raises(rw.RegweaveError, match=r"E10.*dataset_description"):
-            rw.bids(root, tmp_path / "out", "participant", skip_bids_validator=True, workers=1)
+            rw.bids(root, tmp_path / "two", "participant", skip_bids_validator=True, workers=1)
 
 
-@pytest.mark.usefixtures("in_process")
 def test_a_broken_person_stops_nothing(tmp_path, capsys):
     root = make_dataset(tmp_path / "data")
     for label in ("01", "02", "03"):
@@ -187,23 +169,14 @@ def test_a_broken_person_stops_nothing(tmp_path, capsys):
     absent.symlink_to("../../.git/annex/objects/x")  # as datalad leaves what was not fetched
     (root / "sub-04" / "anat").mkdir(parents=True)
     add_person(root, "05", suffixes=("T1w",))
-    words = [
-        "bids",
-        str(root),
-        str(root / "derivatives" / "rw"),
-        "participant",
-        "--transform",
-        "rigid",
-        "--workers",
-        "1",
-    ]
+    out = root / "derivatives" / "rw"
+    words = ["bids", str(root), str(out), "participant", "--transform", "rigid", "--workers", "1"]
     assert main(words) == 1
     told = capsys.readouterr().err
     for label, code in (("02", "E10"), ("03", "E101"), ("04", "E149"), ("05", "E149")):
         assert f"failed sub-{label}" in told
         assert code in next(line for line in told.splitlines() if line.startswith(f"failed sub-{label}"))
     assert "failed sub-01" not in told
-    out = root / "derivatives" / "rw"
     assert {name[:6] for name in derivatives(out)} == {"sub-01"}
     assert main(["bids", str(root), str(out), "group", "--quiet"]) == 1
     assert sorted({name[:6] for name in ids(out)}) == ["sub-01", "sub-02", "sub-03", "sub-04", "sub-05"]
@@ -217,14 +190,13 @@ def test_people_side_by_side(tmp_path):
     for label in ("01", "02"):
         add_person(root, label, seed=int(label))
     words = ["bids", str(root), str(out), "participant", "--workers", "1", "--quiet", "--participant_label"]
-    calls = [subprocess.Popen([sys.executable, "-c", START, *words, label]) for label in ("01", "sub-02")]
-    assert [call.wait() for call in calls] == [0, 0]
+    other = subprocess.Popen([sys.executable, "-c", START, *words, "01"])
+    assert (main([*words, "sub-02"]), other.wait()) == (0, 0)
     assert len(rw.bids(root, out, "group")) == 2
     assert {name[:6] for name in derivatives(out)} == {"sub-01", "sub-02"}
     assert ids(out) == [f"sub-{label}_from-T2w_to-T1w_mode-image_xfm" for label in ("01", "02")]
 
 
-@pytest.mark.usefixtures("in_process")
 def test_two_t1w_odd_names_and_parts(tmp_path):
     root = make_dataset(tmp_path / "data")
     add_person(root, "a+b", suffixes=("T1w",))
@@ -246,30 +218,17 @@ def test_two_t1w_odd_names_and_parts(tmp_path):
     assert "sub-a+b_run-2_from-T1w_to-orig_mode-image_xfm.h5" in derivatives(tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("place", "words", "code", "status"),
-    [
-        ("nothing", [], "E101", 3),
-        ("empty", [], "E149", 3),
-        ("data", ["--participant-label", "01", "09"], "E149", 2),
-        ("data", ["--session-label", "9"], "E149", 2),
-        ("data", ["--template", "none.nii.gz"], "E101", 3),
-        ("data", ["--preset", "none"], "E184", 2),
-        ("data", ["--transform", "bent"], "transform", 2),
-        ("data", ["--workers", "0"], "E192", 2),
-    ],
-)
-def test_what_cannot_be_used_is_refused_before_anything_is_written(
-    dataset, tmp_path, capsys, place, words, code, status
-):
+def test_what_cannot_be_used_is_refused_before_anything_is_written(dataset, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    source = dataset if place == "data" else tmp_path / place
-    assert main(["bids", str(source), str(tmp_path / "out"), "participant", *words]) == status
-    assert code in capsys.readouterr().err
+    for source, words, code, status in (
+        (tmp_path / "nothing", [], "E101", 3), (tmp_path / "empty", [], "E149", 3),
+        (dataset, ["--participant-label", "01", "09"], "E149", 2), (dataset, ["--session-label", "9"], "E149", 2),
+        (dataset, ["--template", "none.nii.gz"], "E101", 3), (dataset, ["--preset", "none"], "E184", 2),
+        (dataset, ["--transform", "bent"], "transform", 2), (dataset, ["--workers", "0"], "E192", 2),
+    ):  # fmt: skip
+        assert main(["bids", str(source), str(tmp_path / "out"), "participant", *words]) == status, words
+        assert code in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_outputs_among_the_images_or_with_files_of_others_are_refused(dataset, tmp_path):
     before = sorted(dataset.rglob("*"))
     for out in (dataset, dataset.parent, dataset / "sub-01" / "new", dataset / "derivatives", dataset / "code" / "x"):
         with pytest.raises(rw.RegweaveError, match="E152"):

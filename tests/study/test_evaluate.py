@@ -17,6 +17,7 @@ from regweave.cli.tables import overlap_table
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_image, write_labels
+from regweave.jobs import store
 from regweave.jobs.runner import (
     FACTORS,
     REFINE_FACTORS,
@@ -25,11 +26,10 @@ from regweave.jobs.runner import (
     mean_over_pairs,
     pair_score,
     score_dice,
-    score_pair,
     tune,
 )
 from regweave.jobs.table import FILES, PairFiles
-from regweave.jobs.workers import Outcome
+from regweave.jobs.workers import Outcome, on_processes
 from regweave.measures.overlap import dice, surface_distances
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.model.model import Model
@@ -41,15 +41,11 @@ from regweave.spatial.warp import warp_labels
 from regweave.study.evaluate import COLUMNS, evaluate, summary_text
 from regweave.types import LabelMap, WeightTable
 
-SMALL = Settings.model_validate(
-    {
-        "name": "small",
-        "smoothness": 0.1,
-        "levels": [{"spacing_mm": 48.0, "steps": 1}],
-        "refine": {"steps": 2},
-        "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "mi", "metric": "mi", "stage": "levels"}]},
-    }
-)
+pytestmark = pytest.mark.usefixtures("in_process")
+SMALL = Settings.model_validate({
+    "name": "small", "smoothness": 0.1, "levels": [{"spacing_mm": 48.0, "steps": 1}], "refine": {"steps": 2},
+    "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "mi", "metric": "mi", "stage": "levels"}]},
+})  # fmt: skip
 HEADER = "id,fixed,moving,fixed_labels,moving_labels,group"
 
 
@@ -95,11 +91,13 @@ def model(folder) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder, tmp_path_factory):
-    """Baselines with tuned smoothness, all on two workers."""
+def found(folder, in_process, tmp_path_factory):
+    """Baselines with tuned smoothness, all on two workers, which are processes."""
     out = tmp_path_factory.mktemp("out") / "new"
     options = {"config": folder / "small.toml", "baselines": True, "train_pairs": folder / "train.csv"}
-    return evaluate(folder / "pairs.csv", out, workers=2, **options), out, options
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "on_processes", on_processes)
+        return evaluate(folder / "pairs.csv", out, workers=2, **options), out, options
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -107,7 +105,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def test_rows_and_columns(found):
+def test_rows_columns_and_summary(found):
     _, out, _ = found
     header = (out / "results.csv").read_text().splitlines()[0]
     dice = "dice_before,dice_start,dice_after"
@@ -126,6 +124,16 @@ def test_rows_and_columns(found):
         assert float(row["seconds"]) > 0
         assert 50 < float(row["peak_mb"]) < 2000
         assert 0 <= float(row["folding_fraction"]) < 0.1
+    _, out, _ = found
+    text = (out / "summary.md").read_text()
+    assert "2 pairs of 2 patients, 4 methods, 0 failed registrations." in text
+    assert "|  | mean | 1 brainstem | 2 cord  x | 3 mandible | 4 | 5 | 6 |" in text
+    assert "| pairs | 2 | 2 | 2 | 2 | 2 | 2 | 1 |" in text
+    assert "| vanished | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
+    assert "| not scored | 1 | 0 | 0 | 0 | 0 | 0 | 1 |" in text
+    assert text.count("(tuned)") == 3
+    assert "## Against uniform" in text
+    assert "Note" not in text
 
 
 def test_numbers_are_those_of_a_plain_registration(found, folder):
@@ -185,29 +193,22 @@ def test_resuming_changes_no_byte_and_workers_no_number(found, folder, tmp_path)
     assert strip(alone.rows()) == strip(evaluation.rows())
 
 
-def test_summary_tells_everything(found):
-    _, out, _ = found
-    text = (out / "summary.md").read_text()
-    assert "2 pairs of 2 patients, 4 methods, 0 failed registrations." in text
-    assert "|  | mean | 1 brainstem | 2 cord  x | 3 mandible | 4 | 5 | 6 |" in text
-    assert "| pairs | 2 | 2 | 2 | 2 | 2 | 2 | 1 |" in text
-    assert "| vanished | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
-    assert "| not scored | 1 | 0 | 0 | 0 | 0 | 0 | 1 |" in text
-    assert text.count("(tuned)") == 3
-    assert "## Against uniform" in text
-    assert "Note" not in text
-
-
-def test_patients_of_the_class_predictor_alone_are_a_leak_too(folder, model, tmp_path):
-    record = TrainingRecord(groups=("p7",), predictor_groups=("p0", "p7"))
-    replace(Model.load(model), training=record).save(tmp_path / "seen.json")
-    with pytest.raises(RegweaveError, match="E133: 1 of 2 test patients were trained on: p0"):
-        evaluate(folder / "pairs.csv", tmp_path / "out", models=[tmp_path / "seen.json"])
-
-
 def test_model_leak_and_its_permission(folder, model, tmp_path):
     with pytest.raises(RegweaveError, match="E133: 1 of 2 test patients were trained on: p1"):
         evaluate(folder / "pairs.csv", tmp_path / "out", models=[model])
+    record = TrainingRecord(groups=("p7",), predictor_groups=("p0", "p7"))  # of the class predictor alone
+    replace(Model.load(model), training=record).save(tmp_path / "seen.json")
+    with pytest.raises(RegweaveError, match="E133: 1 of 2 test patients were trained on: p0"):
+        evaluate(folder / "pairs.csv", tmp_path / "out", models=[tmp_path / "seen.json"])
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "mine.json").write_bytes(model.read_bytes())
+    with pytest.raises(UsageError, match="E192"):  # two models of one name
+        evaluate(folder / "pairs.csv", tmp_path / "out", models=[model, tmp_path / "again/mine.json"], allow_leak=True)
+    options = {"config": folder / "small.toml", "baselines": True, "train_pairs": folder / "pairs.csv"}
+    with pytest.raises(RegweaveError, match="E133: 2 of 2"):  # nor are pairs tested that tuned a baseline
+        evaluate(folder / "pairs.csv", tmp_path / "out", **options)
+    with pytest.raises(UsageError, match=r"E192.*--baselines"):
+        evaluate(folder / "pairs.csv", tmp_path / "out", train_pairs=folder / "train.csv")
     assert not (tmp_path / "out").exists()
     other = tmp_path / "mine.json"
     replace(Model.load(model), modality="ct").save(other)
@@ -228,23 +229,17 @@ def test_model_leak_and_its_permission(folder, model, tmp_path):
     assert "- `model:mine/a`: E172" in text
 
 
-def test_train_pairs_must_not_be_tested(folder, tmp_path):
-    options = {"config": folder / "small.toml", "baselines": True, "train_pairs": folder / "pairs.csv"}
-    with pytest.raises(RegweaveError, match="E133: 2 of 2"):
-        evaluate(folder / "pairs.csv", tmp_path / "out", **options)
-    with pytest.raises(UsageError, match=r"E192.*--baselines"):
-        evaluate(folder / "pairs.csv", tmp_path / "out", train_pairs=folder / "train.csv")
-
-
-def test_a_damaged_pair_is_a_row(folder, tmp_path):
+def test_a_damaged_pair_is_a_row_and_a_global_model_bears_its_name(folder, tmp_path):
     (folder / "cut.nii.gz").write_bytes((folder / "moving0.nii.gz").read_bytes()[:3000])
     bad = line("bad", 0, "p5").replace("moving0.nii.gz", "cut.nii.gz")
     pairs = write_list(folder / "damaged.csv", bad, line("good", 0, "p0"))
-    found = evaluate(pairs, tmp_path / "out", config=SMALL, workers=1)
+    weights = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, tuple(range(7)))
+    Model(weights, SMALL, "mr").save(tmp_path / "global.json")
+    found = evaluate(pairs, tmp_path / "out", models=[tmp_path / "global.json"], workers=1)
     first, *rest = read_csv(tmp_path / "out" / "results.csv")
-    assert [first[c] for c in COLUMNS] == ["bad", "preset:small", *[""] * 11]
+    assert [first[c] for c in COLUMNS] == ["bad", "global", *[""] * 11]
     assert [r["id"] for r in rest] == ["good"] * 6
-    assert [(row.method, row.id) for row in found.failures] == [("preset:small", "bad")]
+    assert [(row.method, row.id) for row in found.failures] == [("global", "bad")]
     content = json.loads((tmp_path / "out" / "results.json").read_text())
     assert content["results"][0]["error"].startswith("E102")
     assert content["results"][0]["scores"] is None
@@ -261,35 +256,7 @@ def test_output_folder_of_others_is_left_alone(folder, tmp_path):
         evaluate(folder / "pairs.csv", tmp_path / "mine.txt", config=SMALL)
 
 
-def test_models_of_the_same_name(folder, model, tmp_path):
-    (tmp_path / "mine.json").write_bytes(model.read_bytes())
-    with pytest.raises(UsageError, match="E192"):
-        evaluate(folder / "pairs.csv", tmp_path / "out", models=[model, tmp_path / "mine.json"], allow_leak=True)
-
-
-def test_global_model_bears_its_name(folder, tmp_path):
-    weights = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, tuple(range(7)))
-    Model(weights, SMALL, "mr").save(tmp_path / "global.json")
-    found = evaluate(folder / "pairs.csv", tmp_path / "out", models=[tmp_path / "global.json"])
-    assert {r["method"] for r in found.rows()} == {"global"}
-    assert not found.failures
-
-
-def test_warnings_of_a_pair_are_kept_not_printed(folder, capsys):
-    pair = PairFiles("x", *(folder / line("", 1, "").split(",")[k] for k in range(1, 5)), "p")
-    task = ScoringTask({name: getattr(pair, name) for name in FILES}, {}, Reading(), SMALL)
-    scores = score_pair(task)
-    rows = {row["label"]: row for row in scores["structures"]}
-    alone = rows[6]
-    assert (alone["name"], alone["state"], alone["volume_before_ml"]) == ("6", "not in moving", 0.0)
-    assert alone["volume_fixed_ml"] > 0
-    assert [alone[key] for key in ("dice_before", "dice_after", "hd95_mm", "assd_mm")] == [None] * 4
-    assert rows[1]["assd_mm"] > 0
-    json.dumps(scores, allow_nan=False)
-    assert capsys.readouterr().err == ""
-
-
-def test_comparison_and_verdicts():
+def test_comparison_means_and_the_worst():
     base = [0.5 + 0.01 * k for k in range(8)]
     values = {
         "model:bad": [v - 0.1 - 0.01 * (k % 2) for k, v in enumerate(base)],
@@ -309,9 +276,6 @@ def test_comparison_and_verdicts():
     assert "- model:same is not told apart from uniform: +0.0000 [" in text
     assert "**Note.** mind this" in text
     assert "1 failed registration." in text
-
-
-def test_a_vanished_structure_counts_zero_and_one_without_a_partner_not_at_all():
     found = evaluation({"uniform": [0.8, 0.0, None]})
     np.testing.assert_array_equal(found.dice("uniform", "4"), [0.8, 0.0, np.nan])
     np.testing.assert_array_equal(found.dice("uniform"), [0.8, 0.0, np.nan])
@@ -325,9 +289,6 @@ def test_a_vanished_structure_counts_zero_and_one_without_a_partner_not_at_all()
     assert "| uniform | 0.400 | 0.400 |" in text
     assert "| vanished | 1 | 1 |" in text
     assert "| not scored | 1 | 1 |" in text
-
-
-def test_the_lowest_of_the_last_method_with_masks_come_first():
     dice = {"uniform": [0.1, 0.2, 0.3, 0.4], "model": [0.9, 0.9, 0.5, 0.5]}
     found = evaluation(dice, failed={("model", "b")})
     assert [row.id for row in found.worst(2)] == ["c", "d"]

@@ -11,25 +11,17 @@ COARSE_MM = {"head and neck": 5.0, "chest": 7.0, "brain": 5.0}
 
 
 @pytest.mark.parametrize("kind", examples.ANATOMIES)
-def test_the_seed_decides(kind):
+def test_every_structure_is_there_and_moves_one_to_one_as_the_seed_decides(kind):
     one, again, other = (examples.pair(seed, kind, voxel_mm=14.0) for seed in (3, 3, 4))
     np.testing.assert_array_equal(one.fixed.data, again.fixed.data)
     np.testing.assert_array_equal(one.moving_labels.data, again.moving_labels.data)
     assert np.mean(one.moving.data != other.moving.data) > 0.5
-
-
-@pytest.mark.parametrize("kind", examples.ANATOMIES)
-def test_every_structure_is_there_and_moves(kind):
     pair = examples.pair(1, kind, voxel_mm=COARSE_MM[kind])
     names = examples.STRUCTURES[kind]
     for labels in (pair.fixed_labels, pair.moving_labels):
         assert tuple(labels.name(value) for value in labels.values()) == names
         assert min(np.bincount(labels.data.ravel())) > 30
     assert np.mean(pair.fixed_labels.data != pair.moving_labels.data) > 0.01
-
-
-@pytest.mark.parametrize("kind", examples.ANATOMIES)
-def test_the_displacement_is_as_long_as_stated_and_one_to_one(kind):
     geometry = examples._geometry(kind, 10.0)
     points = examples.grid_points(geometry)
     u = examples._displacement(points, geometry, examples.SHIFT_MM[kind], np.random.default_rng(0))
@@ -61,5 +53,3 @@ def test_a_patient_has_four_organs_that_change():
         rim = part.data[ndimage.binary_dilation(gland) & ~gland]
         rims.append(np.median(rim[np.abs(rim) < 250]) - np.median(part.data[gland]))
     assert rims[0] > rims[1] + 30  # the agent brightens the fat round the gland in the later scan
-    again = examples.patient(5)
-    np.testing.assert_array_equal(again.fixed.data, pair.fixed.data)

@@ -3,9 +3,7 @@ import pytest
 from scipy import ndimage
 
 from phantoms import MIN_JACOBIAN, PhantomPair, make_phantom
-from regweave.types import Geometry, LabelMap
-
-ORGANS = ["brainstem", "cord", "mandible", "left parotid", "right parotid", "airway"]
+from regweave.types import Geometry
 
 
 def grid_points(geometry: Geometry) -> np.ndarray:
@@ -33,85 +31,35 @@ def mean_dice(phantom: PhantomPair, displacement: np.ndarray | float) -> float:
 
 
 def test_same_seed_same_bits_other_seed_other_images() -> None:
-    a, b, c = (make_phantom(seed, (24, 24, 24), (8.0, 8.0, 8.0)) for seed in (3, 3, 4))
+    a, b, c = (make_phantom(seed, (24, 22, 20), (8.0, 9.0, 10.0)) for seed in (3, 3, 4))
+    np.testing.assert_allclose(a.pair.fixed.geometry.spacing_mm, (8.0, 9.0, 10.0))
     for pick in (
-        lambda p: p.pair.fixed.data,
-        lambda p: p.pair.moving.data,
-        lambda p: p.pair.fixed_labels.data,
+        lambda p: p.pair.fixed.data, lambda p: p.pair.moving.data, lambda p: p.pair.fixed_labels.data,
         lambda p: p.true_field.data,
-    ):
+    ):  # fmt: skip
         np.testing.assert_array_equal(pick(a), pick(b))
         assert not np.array_equal(pick(a), pick(c))
 
 
-def test_values_keep_the_contracts(phantom_pair: PhantomPair) -> None:
-    pair, field = phantom_pair.pair, phantom_pair.true_field
-    for volume in (pair.fixed, pair.moving):
-        assert volume.data.dtype == np.float32
-        assert volume.data.flags.c_contiguous
-        assert np.isfinite(volume.data).all()
-        assert volume.data.shape == volume.geometry.shape
-    for labels, volume in ((pair.fixed_labels, pair.fixed), (pair.moving_labels, pair.moving)):
-        assert isinstance(labels, LabelMap)
-        assert labels.geometry is volume.geometry
-        assert [labels.name(value) for value in labels.values()] == ORGANS
-        assert labels.data.flags.c_contiguous
-    assert field.data.shape == (3, *pair.fixed.geometry.shape)
-    assert field.data.dtype == np.float32
-    assert field.data.flags.c_contiguous
-    assert not np.allclose(pair.fixed.geometry.affine, pair.moving.geometry.affine)
-
-
-def test_true_field_is_smooth_invertible_and_as_long_as_asked() -> None:
+def test_true_field_is_smooth_invertible_and_carries_the_labels():
     for seed in range(4):
         field = make_phantom(seed, (32, 32, 32), (6.0, 6.0, 6.0), max_displacement_mm=18.0).true_field
         u = field.data.astype(np.float64)
         assert np.sqrt((u**2).sum(0)).max() == pytest.approx(18.0, rel=1e-5)
-
         # Volume of the image of each voxel cell, by its three edges: a reference without np.gradient.
         points = grid_points(field.geometry) + u
         corner = points[:, :-1, :-1, :-1]
         edges = np.stack([points[:, 1:, :-1, :-1], points[:, :-1, 1:, :-1], points[:, :-1, :-1, 1:]]) - corner
         volume = np.linalg.det(np.moveaxis(edges, (0, 1), (-2, -1))) / 6.0**3
         assert volume.min() > 0.9 * MIN_JACOBIAN
-
-
-def test_strong_deformation_is_widened_until_it_is_invertible() -> None:
+    # A strong deformation is widened until it is invertible.
     u = make_phantom(0, (32, 32, 32), (6.0, 6.0, 6.0), max_displacement_mm=40.0).true_field.data.astype(np.float64)
     gradient = np.stack([np.stack(np.gradient(component, 6.0)) for component in u])
     jacobian = np.linalg.det(np.moveaxis(gradient, (0, 1), (-2, -1)) + np.eye(3))
     assert jacobian.min() > MIN_JACOBIAN
-
-
-def test_true_field_carries_the_moving_labels_onto_the_fixed_ones() -> None:
-    for seed in range(3):
+    for seed in range(2):
         phantom = make_phantom(seed)
         u = phantom.true_field.data
         assert 0.5 < mean_dice(phantom, 0.0) < 0.75
         assert mean_dice(phantom, u) > 0.9
         assert mean_dice(phantom, -u) < mean_dice(phantom, 0.0)
-
-
-def test_each_organ_changes_its_contrast_in_its_own_way(phantom_pair: PhantomPair) -> None:
-    pair = phantom_pair.pair
-    points = grid_points(pair.fixed.geometry) + phantom_pair.true_field.data
-    moved = pull(pair.moving.data, pair.moving.geometry, points, order=1)
-    assert pair.fixed_labels is not None
-    labels = pair.fixed_labels.data
-
-    def correlation(name: str) -> float:
-        inside = ndimage.binary_erosion(labels == ORGANS.index(name) + 1)
-        return float(np.corrcoef(pair.fixed.data[inside], moved[inside])[0, 1])
-
-    assert correlation("mandible") > 0.5
-    assert correlation("cord") > 0.5
-    assert correlation("brainstem") < -0.5
-    assert correlation("right parotid") < -0.3
-    assert abs(correlation("left parotid")) < 0.6
-
-
-def test_anisotropic_grid() -> None:
-    pair = make_phantom(1, (40, 36, 20), (4.0, 4.5, 8.0)).pair
-    np.testing.assert_allclose(pair.fixed.geometry.spacing_mm, (4.0, 4.5, 8.0))
-    assert pair.moving_labels is not None
-    assert pair.moving_labels.values() == [1, 2, 3, 4, 5, 6]

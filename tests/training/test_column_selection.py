@@ -1,5 +1,6 @@
 """What left-out patients decide, on scores made up for the purpose."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from regweave.learning.columns import FittedColumns
 from regweave.learning.lssvm import LssvmOptions
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.model.record import Gain, GateRecord
-from regweave.training.candidates import gain_interval
+from regweave.training.candidates import choose, gain_interval, judge_pairs
 from regweave.training.columns import BALANCES, ColumnSelection, Trial, gains, rebalance, strengthen, try_columns
 from regweave.types import WeightTable
 
@@ -82,9 +83,7 @@ def test_nothing_is_registered_again_where_no_gate_opens():
         assert (selection.classes, selection.gain, selection.value) == ((), None, 0.0)
         assert line.dice_gated == line.dice_uniform == pytest.approx(0.75)
         assert line.surrogate_learned is None
-
-
-def test_a_structure_counts_where_both_maps_show_it():
+    # A structure counts where both maps show it.
     shown = {**BOTH, "p0": frozenset({1}), "p3": frozenset()}
     found = gains(UNIFORM, {p.id: score(0.6, 0.4) for p in PAIRS}, shown, (0, 1, 2))
     assert {c: len(values) for c, values in found.items()} == {0: 4, 1: 3, 2: 2}
@@ -106,20 +105,10 @@ def test_less_smoothness_with_the_same_columns():
     for c, line in found:
         assert (c.classes, c.share) == ((1,), 1.0)
         assert (line.balance, line.dice_learned) == (c.balance, None)
-
-
-def test_no_less_smoothness_than_the_uniform_bank_was_tried_with():
-    """A gain beyond the end of the curve could be that of the smoothness alone."""
-    chosen = ColumnSelection(OPTIONS, 1.0, (1,), {}, Gain(mean=0.05, low=0.0, high=0.1, n=4))
-
-    def tried(least: float) -> list[float]:
-        return [selection.balance for selection, _ in rebalance(chosen, trial(Register()), least=least)]
-
-    assert tried(0.4) == []
-    assert tried(0.05) == [0.3]
-    assert tried(0.4 * 10**-1.5) == [0.3, 0.1, 0.03]  # from the middle of the curve to its end
-    closed = ColumnSelection(OPTIONS, 1.0, (), {})
-    assert rebalance(closed, trial(Register()), least=0.0) == []
+    # A gain beyond the end of the curve that the uniform bank was tried with could be that of the smoothness alone.
+    for least, tried in ((0.4, []), (0.05, [0.3]), (0.4 * 10**-1.5, [0.3, 0.1, 0.03])):
+        assert [c.balance for c, _ in rebalance(chosen, trial(Register()), least=least)] == tried
+    assert rebalance(ColumnSelection(OPTIONS, 1.0, (), {}), trial(Register()), least=0.0) == []
 
 
 def test_stronger_columns_one_class_after_the_other():
@@ -145,10 +134,46 @@ def test_a_class_that_all_pairs_together_did_not_teach_is_dropped():
     assert chosen.where_learned(W0, partly).classes == (1,)
     assert chosen.where_learned(W0, W0) == chosen.unused()
     assert (chosen.unused().gain, chosen.unused().balance) == (None, 1.0)
-
-
-def test_interval_goes_by_patient():
-    scores = {p.id: score(0.5 + 0.1 * n, 0.5) for n, p in enumerate(PAIRS)}
-    found = gain_interval(UNIFORM, scores, FOLDS)
+    # The interval of a gain goes by patient.
+    found = gain_interval(UNIFORM, {p.id: score(0.5 + 0.1 * n, 0.5) for n, p in enumerate(PAIRS)}, FOLDS)
     assert found.mean == pytest.approx(0.075)
     assert 0 <= found.low < 0.075 < found.high <= 0.15
+
+
+# Gates and choices, recomputed from their words.
+def test_gates_open_for_a_gain_beyond_its_standard_error_alone():
+    gains = {0: [0.01, 0.03, 0.02], 2: [0.05, -0.05, 0.02], 5: [-0.02, -0.03, -0.01]}
+    found = {c: judge_pairs(values) for c, values in gains.items()}
+    for c, values in gains.items():
+        mean = sum(values) / 3
+        error = math.sqrt(sum((v - mean) ** 2 for v in values) / 2 / 3)
+        assert (found[c].gain, found[c].standard_error, found[c].n) == pytest.approx((mean, error, 3))
+    assert [g.used for g in found.values()] == [True, False, False]
+    even = [0.01, 0.03]  # mean 0.02, standard error 0.01
+    assert judge_pairs(even, 1.99).used
+    assert not judge_pairs(even, 2.01).used
+    nan = float("nan")
+    for values in ([], [0.5], [0.0, 0.0], [nan, 0.5], [nan] * 3):
+        gate = judge_pairs(values)
+        assert not gate.used, values
+        assert gate.n == sum(not math.isnan(v) for v in values)
+    assert judge_pairs([0.1, nan, 0.3]) == judge_pairs([0.1, 0.3])
+
+
+def scores_of(*dice):
+    return {f"p{n}": PairScore((StructureScore(3, "x", "scored", 0.0, d),)) for n, d in enumerate(dice)}
+
+
+def test_the_best_is_taken_if_its_gate_is_open():
+    tried = {2: scores_of(0.5, 0.6), 4: scores_of(0.7, 0.6), 8: scores_of(0.6, 0.7)}
+    judged = []
+
+    def judge(candidate, gain=0.1):
+        judged.append(candidate)
+        return GateRecord(gain=gain, used=gain > 0.05)
+
+    assert choose(tried, judge, 2) == (4, GateRecord(gain=0.1, used=True))  # of equals the first
+    assert choose(tried, judge, 8)[0] == 8  # or the current one
+    assert choose(tried, lambda _: GateRecord(), 2)[0] == 2
+    assert choose(tried, lambda _: GateRecord(), 16)[0] == 16
+    assert judged == [4, 8]

@@ -1,11 +1,20 @@
 """The estimator: parameter rules of scikit-learn, and the same model as the command."""
 
+import contextlib
 import inspect
+import io
 import re
-from dataclasses import replace
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.model_selection import GridSearchCV, GroupShuffleSplit
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import get_tags
+from sklearn.utils.validation import check_is_fitted
 
 from regweave import MetricLearner
 from regweave.config.presets import load, preset
@@ -30,10 +39,15 @@ def pairs_of(training_list, *numbers) -> list[tuple]:
 
 @pytest.fixture(scope="module")
 def fitted(training_list, in_process) -> MetricLearner:
-    return MetricLearner(config=training_list.settings, **QUICK).fit(pairs_of(training_list, 0, 1), groups=["x", "y"])
+    told = io.StringIO()
+    with contextlib.redirect_stderr(told):
+        learner = MetricLearner(config=training_list.settings, **QUICK, verbose=True)
+        learner.fit(pairs_of(training_list, 0, 1), groups=["x", "y"])
+    assert "verbose=True) tune: " in told.getvalue()
+    return learner
 
 
-def test_parameters_are_kept_as_they_are():
+def test_parameters_are_kept_as_they_are_and_set_by_name():
     classes = [3, 4]
     learner = MetricLearner(classes=classes, C="nonsense")
     assert learner.classes is classes
@@ -41,9 +55,15 @@ def test_parameters_are_kept_as_they_are():
     assert set(vars(learner)) == set(learner.get_params()) == set(learner.get_params(deep=False))
     assert all(p.kind is p.KEYWORD_ONLY for p in list(inspect.signature(MetricLearner).parameters.values()))
     assert not [name for name in vars(learner) if name.endswith("_")]
+    learner = MetricLearner(C=5.0)
+    assert learner.set_params(C=7.0, method="global") is learner
+    assert (learner.C, learner.method) == (7.0, "global")
+    with pytest.raises(ValueError, match=r"unknown parameter 'c'.*C"):
+        learner.set_params(c=1.0)
+    assert repr(learner) == "MetricLearner(method='global', C=7.0)"
 
 
-def test_options_and_defaults_are_those_of_training():
+def test_options_and_defaults_are_those_of_training(tmp_path):
     defaults = MetricLearner().get_params()
     for name, default in vars(TrainOptions()).items():
         assert defaults[name] == default
@@ -51,9 +71,6 @@ def test_options_and_defaults_are_those_of_training():
     assert all(getattr(below, name) in GRID[name] for name in GRID)
     assert below in TrainOptions().grid()
     assert TrainOptions(effort="smoke").grid() == [below]
-
-
-def test_the_table_of_a_settings_file_has_every_option(tmp_path):
     path = tmp_path / "preset.toml"
     path.write_text(f"{preset('default').toml()}\n{default_table()}")
     assert load(path) == preset("default")
@@ -65,15 +82,6 @@ def test_the_table_of_a_settings_file_has_every_option(tmp_path):
     path.write_text("[train]\ntls_ca = 'a.pem'")
     with pytest.raises(UsageError, match=r"E194.*tls_ca"):
         train_table(path)
-
-
-def test_set_params():
-    learner = MetricLearner(C=5.0)
-    assert learner.set_params(C=7.0, method="global") is learner
-    assert (learner.C, learner.method) == (7.0, "global")
-    with pytest.raises(ValueError, match=r"unknown parameter 'c'.*C"):
-        learner.set_params(c=1.0)
-    assert repr(learner) == "MetricLearner(method='global', C=7.0)"
 
 
 def test_fit_gives_the_model_of_the_command(fitted, training_list, tmp_path):
@@ -88,21 +96,6 @@ def test_fit_gives_the_model_of_the_command(fitted, training_list, tmp_path):
     assert fitted.classes_ == (0, 3, 4)
     assert fitted.history_ == model.training.to_json()["history"]
     assert (fitted.weights_.matrix != 1 / 3).any()
-
-
-def test_groups_by_argument_and_by_pair(fitted, training_list, capsys):
-    assert fitted.model_.training.groups == ("x", "y")
-    listed = [PairFiles(f"a{n}", *training_list.files(n).values(), f"g{n}") for n in range(2)]
-    capsys.readouterr()
-    again = MetricLearner(config=training_list.settings, **QUICK, verbose=True).fit(listed)
-    assert "verbose=True) tune: " in capsys.readouterr().err
-    assert again.model_.training.groups == ("g0", "g1")
-    assert again.fit([replace(p, id=f"b{p.id}") for p in listed], groups=["u", "v"]) is again
-    assert again.model_.training.groups == ("u", "v")
-    with pytest.raises(RegweaveError, match=r"E132.*2 pairs and 1 groups"):
-        again.fit(listed, groups=["u"])
-    with pytest.raises(RegweaveError, match=r"E132.*pair 0 has 3 files"):
-        again.fit([tuple(training_list.files(0).values())[:3]])
 
 
 def test_predict_and_score(fitted, training_list):
@@ -120,9 +113,82 @@ def test_what_goes_wrong(fitted, training_list, tmp_path):
     for call in ("predict", "score"):
         with pytest.raises(UsageError, match="not fitted"):
             getattr(MetricLearner(), call)(pairs_of(training_list, 0))
+    listed = [PairFiles(f"a{n}", *training_list.files(n).values(), f"g{n}") for n in range(2)]
+    with pytest.raises(RegweaveError, match=r"E132.*2 pairs and 1 groups"):
+        MetricLearner().fit(listed, groups=["u"])
+    with pytest.raises(RegweaveError, match=r"E132.*pair 0 has 3 files"):
+        MetricLearner().fit([tuple(training_list.files(0).values())[:3]])
     with pytest.raises(UsageError, match="E194"):
         MetricLearner(method="svm").fit(pairs_of(training_list, 0, 1))
     (tmp_path / "cut.nii.gz").write_bytes(training_list.files(2)["moving"].read_bytes()[:3000])
     fixed, _, *labels = pairs_of(training_list, 2)[0]
     with pytest.raises(RegweaveError, match=r"E135.*E102"):
         fitted.score([(fixed, tmp_path / "cut.nii.gz", *labels)])
+
+
+# The estimator in scikit-learn's own tools: clone, grid search, cross-validation, pipelines.
+QUICKER = {
+    "method": "global", "classes": (3,), "C": 20.0, "alpha": 1.0, "eta": 3.0, "epsilon": 0.05, "rounds": 1,
+    "gate": False, "workers": 1, "predictor_options": {"samples": 1000, "steps": 5},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pairs(training_list) -> list[PairFiles]:
+    return [PairFiles(f"p{n}", *training_list.files(n).values(), f"g{n}") for n in range(3)]
+
+
+@pytest.fixture(scope="module")
+def learner(training_list) -> MetricLearner:
+    settings = training_list.settings
+    one_level = {"levels": settings.levels[1:], "refine": settings.refine.model_copy(update={"steps": 0})}
+    return MetricLearner(config=settings.model_copy(update=one_level), **QUICKER)
+
+
+def test_a_fitted_pipeline_registers_and_its_clone_is_fresh(learner, pairs):
+    taken = []
+
+    def note(listed):
+        taken.extend(p.id for p in listed)
+        return listed
+
+    pipeline = Pipeline([("note", FunctionTransformer(note)), ("learner", clone(learner))])
+    pipeline.set_params(learner__eta=2.0).fit(pairs[:2])
+    fitted = pipeline["learner"]
+    check_is_fitted(fitted)
+    assert fitted.eta == fitted.model_.training.options["eta"] == 2.0
+    assert fitted.model_.training.groups == ("g0", "g1")  # by pair
+    assert pipeline.predict(pairs[2:3])[0].field.data.shape == (3, 24, 24, 24)
+    assert pipeline.score(pairs[2:3]) == fitted.score(pairs[2:3])
+    assert set(taken) == {p.id for p in pairs}
+    copy = clone(fitted)
+    assert copy.get_params() == fitted.get_params()
+    assert not hasattr(copy, "model_")
+    tags = get_tags(learner)
+    assert not tags.target_tags.required
+    assert not tags.input_tags.two_d_array
+    assert not is_classifier(learner)
+    assert not is_regressor(learner)
+
+
+def test_grid_search_chooses_by_dice_on_other_patients(learner, pairs):
+    groups = [p.group for p in pairs]
+    split = GroupShuffleSplit(1, test_size=1, random_state=0)
+    tried = [("sad",), ("mi",)]
+    search = GridSearchCV(learner, {"metrics": tried}, cv=split, error_score="raise")
+    search.fit(pairs, groups=groups)
+    found = search.cv_results_["mean_test_score"]
+    assert found[0] != found[1]
+    assert search.best_params_ == {"metrics": tried[int(np.argmax(found))]}
+    assert search.best_estimator_.model_.training.groups == tuple(sorted(groups))
+    train, test = next(split.split(pairs, groups=groups))
+    alone = clone(learner).set_params(metrics=tried[0]).fit([pairs[n] for n in train])
+    assert found[0] == alone.score([pairs[n] for n in test])
+
+
+def test_a_target_is_refused_and_the_package_does_not_load_scikit_learn(learner, pairs):
+    for call in (lambda: clone(learner).fit(pairs, ["x"] * 3), lambda: learner.score(pairs, [1, 2, 3])):
+        with pytest.raises(ValueError, match="groups="):
+            call()
+    code = "import sys, regweave; regweave.MetricLearner(); sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

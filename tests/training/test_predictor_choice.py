@@ -102,78 +102,51 @@ def log():
 
 def test_kind_that_is_best_on_left_out_patients_is_taken(log):
     taken, record = choose_predictors([of("rote"), of("careful")], log[0])
-
     assert taken.kind.name == record.kind == "careful"
     told = record.left_out
     assert told["rote"].n_images == told["careful"].n_images == 12
     assert told["rote"].mean_dice < 0.7 < told["careful"].mean_dice < 1.0  # 1 for whoever has seen them
     assert any("careful: mean Dice 0.8" in line for line in log[1])
-
-
-def test_of_equals_the_first_is_taken(log):
     first, second = of("careful"), of("costly")
-
-    assert choose_predictors([first, second], log[0])[0] is first
+    assert choose_predictors([first, second], log[0])[0] is first  # of equals
     assert choose_predictors([second, first], log[0])[0] is second
+    _, record = choose_predictors([of("rote", people=1), of("careful", people=1)], log[0])
+    assert record.model_dump(exclude_unset=True) == {"kind": "rote", "left_out": {"rote": {}, "careful": {}}}
+    assert "careful: too few patients to judge it" in log[1]
 
 
-def test_single_cheap_kind_is_not_fitted_again(log):
-    found = of("rote")
-
-    assert choose_predictors([found], log[0]) == (found, None)
+def test_a_single_kind_is_judged_if_it_is_costly(log):
+    cheap = of("rote")
+    assert choose_predictors([cheap], log[0]) == (cheap, None)
     assert log[1] == []
-    assert with_record(found.whole, None) is found.whole
-
-
-def test_single_costly_kind_is_judged_and_keeps_what_was_said(log):
+    assert with_record(cheap.whole, None) is cheap.whole
     taken, record = choose_predictors([of("costly")], log[0])
-
     told = with_record(taken.whole, record)
     assert told.save().record["mean_dice"] == record.left_out["costly"].mean_dice
     assert told.known == taken.whole.known
 
 
-def test_one_patient_leaves_nothing_to_judge(log):
-    _, record = choose_predictors([of("rote", people=1), of("careful", people=1)], log[0])
-
-    assert record.model_dump(exclude_unset=True) == {"kind": "rote", "left_out": {"rote": {}, "careful": {}}}
-    assert "careful: too few patients to judge it" in log[1]
-
-
-def test_auto_leaves_out_what_is_not_installed(monkeypatch):
+def test_a_network_needs_its_package_which_auto_does_not(monkeypatch):
     monkeypatch.setattr("regweave.extras.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "torch", None)
-
     assert TrainOptions(predictor="auto").predictors == ("perceptron",)
+    with pytest.raises(UsageError, match=r"E158: training a network needs the package torch"):
+        TrainOptions(predictor="unet").check()
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
     assert TrainOptions(predictor="auto").predictors == ("perceptron", "unet")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_options_that_no_predictor_has_and_files_that_hold_none_are_refused(tmp_path, monkeypatch):
+    for words, said in (
         ({"predictor": "forest"}, "E169: unknown predictor 'forest'"),
         ({"predictor": "auto", "predictor_options": {"width": 8}}, "E194.*name the predictor"),
         ({"predictor_options": {"depth": 3}}, "E194: options of the predictor perceptron: .*depth"),
         ({"predictor_options": {"hidden": 0}}, r"E194: options of the predictor perceptron: .*hidden"),
-    ],
-)
-def test_options_that_no_predictor_has_are_refused(words, said):
-    with pytest.raises(UsageError, match=said):
-        TrainOptions(**words).check()
-
-
-def test_network_without_its_package_is_refused_before_anything_is_computed(monkeypatch):
-    monkeypatch.setattr("regweave.extras.find_spec", lambda name: None)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UsageError, match=r"E158: training a network needs the package torch"):
-        TrainOptions(predictor="unet").check()
-
-
-@pytest.mark.parametrize("predictor", ["unet", "auto"])
-def test_network_is_not_trained_for_a_file_that_cannot_hold_it(tmp_path, monkeypatch, predictor):
+    ):
+        with pytest.raises(UsageError, match=said):
+            TrainOptions(**words).check()
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
-    options = replace(TrainOptions(), predictor=predictor)
-    with pytest.raises(UsageError, match=r"E152: .*m\.json would be JSON, which holds no unet") as caught:
-        train([], tmp_path / "m.json", **vars(options))
-    assert "m.zip" in str(caught.value)
+    for predictor in ("unet", "auto"):
+        with pytest.raises(UsageError, match=r"E152: .*m\.json would be JSON, which holds no unet") as caught:
+            train([], tmp_path / "m.json", **vars(replace(TrainOptions(), predictor=predictor)))
+        assert "m.zip" in str(caught.value)

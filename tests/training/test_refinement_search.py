@@ -113,15 +113,12 @@ def test_members_that_compare_maps_take_part_of_the_levels_where_it_helps():
     assert lines == {"fine", "shapes", "outline", "coarse", "outlines"}  # images of the levels only share
     sums = {round(float(row(w, "fine").sum() + row(w, "shapes").sum() + row(w, "outline").sum()), 9) for w, _ in tried}
     assert len(sums) == 1  # the balance of the stages stays
-
-
-def test_without_predictors_no_map_is_tried():
     _, found, tried, _ = search(lambda c, s, smooth, _: 0.6 + 0.1 * s["shapes"] + 0.1 * s["coarse"], maps=False)
-    assert found.record.gain is None
+    assert found.record.gain is None  # without predictors no map is tried
     assert not any(row(w, m).any() for w, _ in tried for m in ("coarse", "outlines", "shapes", "outline"))
 
 
-def test_without_a_mask_labels_are_not_compared_and_smoothness_is_stiffness():
+def test_without_a_mask_and_with_one_structures_trust_their_own():
     state, found, tried, _ = search(
         lambda c, s, smooth, _: 0.6 + 0.1 * s["shapes"] - 0.1 * (np.log2(smooth / 0.025)) ** 2, predicted=True
     )
@@ -130,9 +127,6 @@ def test_without_a_mask_labels_are_not_compared_and_smoothness_is_stiffness():
     assert REFINE.get(state.settings) == 0.1
     np.testing.assert_allclose(found.weights.stiffness, [1.0, 0.25, 0.25])  # the background keeps what it had
     assert found.record.smoothness.smoothness == pytest.approx(0.025)
-
-
-def test_structures_trust_their_own_with_the_mask():
     state, found, _, said = search(
         lambda c, s, smooth, _: 0.6 + 0.2 * s["outline"] * (c == 1) + 0.05 * s["shapes"] * (c == 2)
     )
@@ -167,23 +161,23 @@ def test_the_learner_of_the_options_proposes_and_folds_of_patients_judge_it(monk
     assert found.record.columns.gates.keys() == {"1"}
 
 
-@pytest.mark.parametrize("helps", [True, False])
-def test_other_weights_without_a_mask_are_kept_where_they_are_better(helps):
+def test_other_weights_without_a_mask_are_kept_where_they_are_better():
     """The outline helps with a mask alone; without one maps do, or nothing does."""
-
-    def dice(c, s, smooth, predicted):
-        return 0.6 + 0.1 * s["shapes"] * helps if predicted else 0.6 + 0.2 * s["outline"]
-
-    state = state_of(Candidates(dice))
-    after, found = RefinementSearch(state, one_by_one(PAIRS), True).run()
-    without = RefinementSearch(state, one_by_one(PAIRS), True, predicted=True)
-    kept = module._without_labels(without, after, found)
-    assert (kept.without_labels is not None) == helps
-    assert kept.weights is found.weights
-    if helps:
-        assert kept.record.without_mask.own.used
-        assert row(kept.without_labels, "shapes")[1:].all()
-        assert not row(kept.without_labels, "outline").any()
+    for helps in (True, False):
+        state = state_of(
+            Candidates(
+                lambda c, s, _, predicted, h=helps: 0.6 + (0.1 * s["shapes"] * h if predicted else 0.2 * s["outline"])
+            )
+        )
+        after, found = RefinementSearch(state, one_by_one(PAIRS), True).run()
+        without = RefinementSearch(state, one_by_one(PAIRS), True, predicted=True)
+        kept = module._without_labels(without, after, found)
+        assert (kept.without_labels is not None) == helps
+        assert kept.weights is found.weights
+        if helps:
+            assert kept.record.without_mask.own.used
+            assert row(kept.without_labels, "shapes")[1:].all()
+            assert not row(kept.without_labels, "outline").any()
 
 
 def test_pairs_that_no_network_can_judge_are_left_out():
@@ -266,9 +260,6 @@ def test_a_start_that_left_out_patients_gain_by_is_used_by_all_that_follows():
     outline = [w for w, _ in state.candidates.tried]
     assert row(outline[-1], "outline")[1] > 0
     assert "start from structures +0.0500, used" in said
-
-
-def test_a_start_without_a_gain_is_not_used():
     for candidates in (Started(dice, gain=0.0), Started(dice, gain=-0.01), Started(dice, unsteady=True)):
         state, found, said = started(candidates)
         assert state.settings.initial == "none"
@@ -277,8 +268,8 @@ def test_a_start_without_a_gain_is_not_used():
         assert any(line.endswith("not used") for line in said)
 
 
-def test_where_it_is_not_tried():
-    """Without predictors; without moving labels, where it is settled; and where the settings have it or a file."""
+def test_where_no_start_is_tried_and_what_follows_from_one():
+    # Without predictors; without moving labels, where it is settled; and where the settings have it or a file.
     for more in ({"maps": False}, {"predicted": True}, {"options": TrainOptions(structure_start="keep")}):
         state, found, said = started(Started(dice), **more)
         assert found.record.start is None
@@ -287,9 +278,6 @@ def test_where_it_is_not_tried():
     for initial in ("structures", "folder/start.h5"):
         assert not other_start(SimpleNamespace(settings=SETTINGS.model_copy(update={"initial": initial})))
     assert other_start(SimpleNamespace(settings=SETTINGS.model_copy(update={"initial": "affine"})))
-
-
-def test_without_moving_labels_the_bank_is_scored_from_the_new_start():
     before = state_of(Started(dice))
     assert starting_as(before, before) is before
     after = starting_as(before, starting(before, "structures"))
@@ -297,15 +285,11 @@ def test_without_moving_labels_the_bank_is_scored_from_the_new_start():
     change = [after.uniform[p.id].mean() - before.uniform[p.id].mean() for p in PAIRS]
     np.testing.assert_allclose(change, 0.05)
     assert after.candidates.tried[-1][1]  # as if there were no labels
-
-
-def test_the_predictor_comes_with_the_start_even_where_no_member_compares_maps():
-    predictor = SimpleNamespace(classes=(0, 1, 2), modality="mr")
+    predictor = SimpleNamespace(classes=(0, 1, 2), modality="mr")  # comes with the start though no member compares maps
     predictors = SimpleNamespace(without=lambda pair: predictor)
     start = SETTINGS.for_bank("mr").start_weights(0.1, (0, 1, 2))
     for initial, wanted in (("none", None), ("structures", predictor)):
-        settings = SETTINGS.model_copy(update={"initial": initial})
-        runner = CandidateRunner(None, settings, "all", None, predictors)
+        runner = CandidateRunner(None, SETTINGS.model_copy(update={"initial": initial}), "all", None, predictors)
         assert runner.model(start, PAIRS[0]).predictor is wanted
 
 
@@ -320,25 +304,25 @@ def blocks(shift):
     return Volume(data.astype(np.float32), geometry, "mr"), LabelMap(labels, geometry)
 
 
-@pytest.mark.parametrize("initial", ["none", "structures"])
-def test_columns_are_learned_from_pairs_at_that_start(initial, monkeypatch):
+def test_columns_are_learned_from_pairs_at_that_start(monkeypatch):
     (fixed, fixed_labels), (moving, moving_labels) = blocks(0), blocks(3)
     examples = Examples([fixed, moving], [fixed_labels, moving_labels], (0, 1, 2), "mr", 0, ["a", "b"])
-    predictor = fit_perceptron(examples, Options(), None)
+    predictor = fit_perceptron(examples, Options(samples=3000, steps=30), None)
     monkeypatch.setattr(learner, "read_inputs", lambda **_: read_inputs(fixed, moving, fixed_labels, moving_labels))
-    settings = SETTINGS.model_copy(update={"initial": initial})
     candidates = SimpleNamespace(
         run=SimpleNamespace(reading=None), predictors=SimpleNamespace(without=lambda pair: predictor)
     )
-    state = SimpleNamespace(settings=settings, candidates=candidates)
-    loaded = learner.ColumnLearner(state, TrainOptions(), None)._load(PAIRS[0])
-    if initial == "none":
-        assert loaded.initial_field is None
-        np.testing.assert_array_equal(loaded.initial, np.eye(4))
-        return
-    assert loaded.fixed.maps is None  # the discrete members that learn see images
+
+    def loaded(initial):
+        state = SimpleNamespace(settings=SETTINGS.model_copy(update={"initial": initial}), candidates=candidates)
+        return learner.ColumnLearner(state, TrainOptions(), None)._load(PAIRS[0])
+
+    assert loaded("none").initial_field is None
+    np.testing.assert_array_equal(loaded("none").initial, np.eye(4))
+    started = loaded("structures")
+    assert started.fixed.maps is None  # the discrete members that learn see images
     points = fixed.geometry.points(np.array([[6.0, 7.0, 11.0], [15.0, 15.0, 11.0]]))
     index = np.rint(points / 2.0).astype(int)
-    moved = points + loaded.initial_field.data[:, *index.T].T
-    moved = moved @ loaded.initial[:3, :3].T + loaded.initial[:3, 3]
+    moved = points + started.initial_field.data[:, *index.T].T
+    moved = moved @ started.initial[:3, :3].T + started.initial[:3, 3]
     np.testing.assert_allclose(moved - points, [[6.0, 0, 0]] * 2, atol=1.5)

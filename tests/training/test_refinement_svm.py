@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from regweave.config.presets import validate
-from regweave.errors import UsageError
 from regweave.io import write_image, write_labels
 from regweave.jobs.table import PairFiles
 from regweave.jobs.workers import Placement
@@ -15,10 +14,10 @@ from regweave.run.read import Reading
 from regweave.training.candidates import CandidateRunner
 from regweave.training.columns import ColumnLearner
 from regweave.training.options import TrainOptions
-from regweave.training.refinement import RefinementSvm, as_level, factors_of
+from regweave.training.refinement import RefinementSvm, as_level
 from regweave.training.run import scan
 from regweave.training.state import TrainingLog, TrainingState
-from regweave.types import Geometry, LabelMap, Volume, WeightTable
+from regweave.types import Geometry, LabelMap, Volume
 
 CLASSES, N = (0, 1, 2), 24
 BANK = [
@@ -87,9 +86,6 @@ def test_each_structure_trusts_the_member_that_shows_it(svm):
     np.testing.assert_array_equal(found.matrix[rows], common.matrix[rows])
     np.testing.assert_allclose(found.matrix.sum(axis=0), common.matrix.sum(axis=0))
     assert found.pairwise == common.pairwise
-
-
-def test_pairs_are_seen_as_the_levels_leave_them(svm):
     learn, pairs = svm
     pair = learn._load(pairs[0])
     assert pair.initial_field is not None
@@ -106,16 +102,3 @@ def test_the_refinement_as_a_level():
     assert (level.spacing_mm, level.shrink, level.voxels_per_spacing, level.steps) == (16.0, 1, None, 1)
     with_maps = weights.share_out({"low": 1.0, "high": 1.0, "shapes": 2.0})
     assert [m.name for m in as_level(schedule, with_maps).bank] == ["low", "high", "shapes"]
-
-
-def test_factors_are_counted_from_the_largest_common_weight():
-    common = WeightTable(np.array([[0.2, 0.2], [0.4, 0.4]]), ("a", "b"), (0, 7), 0.1)
-    found = WeightTable(np.array([[0.2, 0.5], [0.4, 0.1]]), ("a", "b"), (0, 7), 0.1)
-    assert factors_of(common, found, ["a", "b"]) == {"a": {7: pytest.approx(1.25)}, "b": {7: pytest.approx(0.25)}}
-
-
-def test_an_unknown_learner_is_refused():
-    with pytest.raises(UsageError, match=r"E194.*refinement_learner: .*'dice' or 'svm'"):
-        TrainOptions(refinement_learner="gradient").check()  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"E194.*structure_start: .*'auto' or 'keep'"):
-        TrainOptions(structure_start="affine").check()  # type: ignore[arg-type]

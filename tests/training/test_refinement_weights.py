@@ -41,7 +41,7 @@ def run(dice_of, folds=FOLDS, members=REFINED):
 
 
 def test_a_member_that_waits_is_used_where_it_helps_everybody():
-    found, _ = run(lambda s, i: 0.7 + 0.1 * s["edges"] - 0.001 * i)
+    found, tried = run(lambda s, i: 0.7 + 0.1 * s["edges"] - 0.001 * i)
     line = found.record.members[2]
     assert line.member == "edges"
     assert (line.before, line.used) == (0.0, max(FACTORS))
@@ -49,42 +49,32 @@ def test_a_member_that_waits_is_used_where_it_helps_everybody():
     assert found.record.gain.mean == pytest.approx(0.08)
     assert found.scores["p0"].mean() == pytest.approx(0.78)
     assert [row.factor for row in line.curve] == list(FACTORS)
-
-
-def test_larger_weights_are_tried_as_long_as_they_are_better():
-    found, _ = run(lambda s, i: 0.7 - (s["edges"] - 0.6) ** 2)  # between 2 of 4 and 4 of 6
-    assert [row.factor for row in found.record.members[2].curve] == list(FACTORS)
-    assert found.record.members[2].used == 4.0
-
-
-def test_only_uphill():
-    """A member that waits and does harm costs one value; one at its best two."""
-    found, tried = run(lambda s, i: 0.7 - s["edges"] - (s["fine"] - 0.5) ** 2)
-    assert [[row.factor for row in line.curve] for line in found.record.members] == [[0.5, 1, 2], [0.5, 1, 2], [0, 0.5]]
-    assert len(tried) == 2 + 2 + 1
-
-
-def test_weights_of_the_levels_and_the_total_of_each_class_stay():
-    found, tried = run(lambda s, i: 0.7 + 0.1 * s["edges"] + 0.05 * s["wide"])
-    for w in (found.weights, *tried):
+    for w in (found.weights, *tried):  # weights of the levels and the total of each class stay
         assert np.array_equal(w.matrix[0], START.matrix[0])
         assert np.allclose(w.matrix.sum(axis=0), 1)
         assert w.pairwise == START.pairwise
         assert w.classes == START.classes
 
 
-def test_nothing_changes_where_a_gain_is_that_of_one_patient():
-    """Mean over all pairs rises, but only because of one: left out, it does not."""
+def test_uphill_as_long_as_it_is_better_and_no_further():
+    """A member that waits and does harm costs one value; one at its best two."""
+    found, _ = run(lambda s, i: 0.7 - (s["edges"] - 0.6) ** 2)  # between 2 of 4 and 4 of 6
+    assert [row.factor for row in found.record.members[2].curve] == list(FACTORS)
+    assert found.record.members[2].used == 4.0
+    found, tried = run(lambda s, i: 0.7 - s["edges"] - (s["fine"] - 0.5) ** 2)
+    assert [[row.factor for row in line.curve] for line in found.record.members] == [[0.5, 1, 2], [0.5, 1, 2], [0, 0.5]]
+    assert len(tried) == 2 + 2 + 1
+
+
+def test_gains_of_one_patient_or_couple_change_nothing():
+    # Mean over all pairs rises, but only because of one: left out, it does not.
     found, _ = run(lambda s, i: 0.7 + (0.3 if i == 0 else -0.01) * s["edges"])
     assert found.weights is START
     assert found.record.gain is None
     assert [line.used == line.before for line in found.record.members] == [True] * 3
     curve = {row.factor: row.mean_dice for row in found.record.members[2].curve}
     assert max(curve, key=curve.get) == max(FACTORS)  # the best on all pairs, and still not used
-
-
-def test_pairs_of_the_same_patients_do_not_pass_for_many():
-    """Four pairs both ways of two couples: a gain of one couple alone is the luck of one couple."""
+    # Four pairs both ways of two couples: a gain of one couple alone is the luck of one couple.
     people = ["a+b", "a+b", "a+b", "c+d", "c+d", "c+d"]
     pairs = [PairFiles(p.id, *[Path("x")] * 4, group) for p, group in zip(PAIRS, people, strict=True)]
     found, _ = run(lambda s, i: 0.7 + (0.3 if i < 3 else 0.02) * s["edges"], one_by_one(pairs))
@@ -94,16 +84,12 @@ def test_pairs_of_the_same_patients_do_not_pass_for_many():
     assert found.weights is START
 
 
-def test_a_member_that_harms_is_dropped():
+def test_a_member_that_harms_is_dropped_but_never_the_last():
     found, _ = run(lambda s, i: 0.7 - 0.1 * s["fine"] + 0.0001 * i)
     assert shares(found.weights) == {"wide": 1.0, "fine": 0.0, "edges": 0.0}
-
-
-def test_the_last_member_is_never_dropped():
-    """Any weight makes it worse: the shares of one member alone are 1 whatever its factor."""
+    # Any weight makes it worse: the shares of one member alone are 1 whatever its factor.
     found, tried = run(lambda s, i: 0.7 - 0.1 * s["wide"] - 0.1 * s["fine"])
-    assert all(w.matrix[1:].sum() > 0 for w in tried)
-    assert found.weights.matrix[1:].sum() > 0
+    assert all(w.matrix[1:].sum() > 0 for w in (*tried, found.weights))
 
 
 def test_without_folds_or_with_one_member_nothing_is_tried():
@@ -112,16 +98,16 @@ def test_without_folds_or_with_one_member_nothing_is_tried():
         assert found.weights is START
         assert not tried
         assert not found.record.members
-
-
-def test_where_all_wait_nothing_is_tried():
-    start = WeightTable(np.array([[1.0], [0], [0]]), ("a", "wide", "fine"), (0,), 0.1)
+    start = WeightTable(np.array([[1.0], [0], [0]]), ("a", "wide", "fine"), (0,), 0.1)  # all wait
     found = mix_refinement(start, {}, {"wide": FACTORS, "fine": FACTORS}, FOLDS, lambda w: pytest.fail("tried"))
     assert found.weights is start
 
 
-def test_members_of_maps_may_weigh_more():
+def test_members_have_their_own_factors_or_none():
+    tried = []
+
     def register(weights):
+        tried.extend(weights)
         return [scores_of([0.7 + 0.1 * shares(w)["edges"]] * 6) for w in weights]
 
     members = {"wide": FACTORS, "fine": FACTORS, "edges": MAP_FACTORS}
@@ -130,16 +116,8 @@ def test_members_of_maps_may_weigh_more():
     assert [curve.name for curve in found.curves] == list(REFINED)
     assert found.curves[2].common == max(MAP_FACTORS)
     assert set(found.curves[2].scores) == {row.factor for row in found.record.members[2].curve}
-
-
-def test_members_without_factors_only_share():
-    """As those of the levels do: their weight shrinks where another one takes a part of it, and they are not tried."""
-    tried = []
-
-    def register(weights):
-        tried.extend(weights)
-        return [scores_of([0.7 + 0.1 * shares(w)["edges"]] * 6) for w in weights]
-
+    # Members without factors, as those of the levels, only give a part of their weight to another one.
+    tried.clear()
     found = mix_refinement(START, scores_of([0.7] * 6), {"wide": (), "fine": (), "edges": (0.0, 2.0)}, FOLDS, register)
     assert [line.member for line in found.record.members] == ["edges"]
     assert len(tried) == 1

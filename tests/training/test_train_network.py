@@ -28,11 +28,11 @@ def trained(training_list, tmp_path_factory) -> tuple[Path, list[TrainProgress]]
     return folder / "model.zip", said
 
 
-def test_network_is_judged_by_patients_that_it_has_not_seen(trained):
+def test_network_is_judged_by_patients_that_it_has_not_seen_and_registers_without_torch(
+    trained, training_list, monkeypatch
+):
     model = Model.load(trained[0])
-
     choice = model.training.predictor
-
     assert choice.kind == "unet"
     assert choice.left_out["unet"].n_images == 6  # both images of three patients
     assert model.predictor.record["mean_dice"] == choice.left_out["unet"].mean_dice
@@ -40,12 +40,7 @@ def test_network_is_judged_by_patients_that_it_has_not_seen(trained):
     assert sum("unet: 4 images" in line for line in told) == 3  # each time without one patient
     assert sum("unet: 6 images" in line for line in told) == 1
     assert [p.name for p in trained[0].parent.iterdir() if p.name.startswith("model")] == ["model.zip"]
-
-
-def test_model_registers_without_torch(trained, training_list, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # an import of it would fail
     files = training_list.files(3)
-
     result = register(files["fixed"], files["moving"], model=Model.load(trained[0]))
-
     assert result.provenance.classes_from == "predicted"

@@ -34,7 +34,7 @@ def transform():
     return Transform(Field(data, GRID), LINEAR, Ends("fixed_to_moving", GRID, MOVING))
 
 
-def test_images_and_labels_go_out_and_come_back(volume):
+def test_images_and_labels_go_out_and_come_back(volume, transform):
     for way in ("to_sitk", "to_nibabel"):
         found = read_image(getattr(volume, way)())
         np.testing.assert_array_equal(found.data, volume.data)
@@ -51,6 +51,9 @@ def test_images_and_labels_go_out_and_come_back(volume):
     ras = nib.affines.apply_affine(volume.to_nibabel().affine, index)
     assert np.allclose(ras * [-1, -1, 1], here, atol=1e-5)
     assert volume.to_sitk()[index.tolist()] == volume.to_nibabel().get_fdata()[tuple(index)] == volume.data[3, 7, 2]
+    for value in (volume, LabelMap(np.ones(GRID.shape, np.uint8), GRID), transform, transform.field):
+        assert len(repr(value)) < 160
+        assert "8 × 9 × 10" in repr(value)
 
 
 def test_simpleitk_moves_and_resamples_as_we_do(transform):
@@ -91,7 +94,7 @@ def test_inverse_undoes_and_files_keep(transform, tmp_path):
     assert again.ends.target.shape == MOVING.shape
 
 
-def test_array_is_placed_by_affine_or_spacing():
+def test_array_is_placed_by_affine_or_spacing_and_checked():
     data = np.arange(64).reshape(4, 4, 4)
     np.testing.assert_array_equal(Volume.from_array(data, AFFINE).geometry.affine, AFFINE)
     ras = Volume.from_array(data, AFFINE, frame="RAS").geometry.affine
@@ -101,9 +104,6 @@ def test_array_is_placed_by_affine_or_spacing():
     assert spaced.data.dtype == np.float32
     assert spaced.modality == "ct"
     assert LabelMap.from_array(data // 8, spacing_mm=(1, 2, 3), names={5: "liver"}).name(5) == "liver"
-
-
-def test_array_is_checked():
     good, mm = np.arange(64.0).reshape(4, 4, 4), {"spacing_mm": (1, 1, 1)}
     for array, place, code in (
         (np.zeros((4, 4)), mm, "E103"), (np.zeros((4, 4, 4), complex), mm, "E103"),
@@ -118,13 +118,7 @@ def test_array_is_checked():
         LabelMap.from_array(np.full((4, 4, 4), 0.5), **mm)
 
 
-def test_reprs_are_short(volume, transform):
-    for value in (volume, LabelMap(np.ones(GRID.shape, np.uint8), GRID), transform, transform.field):
-        assert len(repr(value)) < 160
-        assert "8 × 9 × 10" in repr(value)
-
-
-def test_transforms_from_memory(transform):
+def test_transforms_from_memory_and_what_is_none(transform):
     np.testing.assert_array_equal(read_transform(LINEAR).affine, LINEAR)
     np.testing.assert_array_equal(read_transform(LINEAR.tolist(), GRID).field.data, 0)
     rigid = sitk.Euler3DTransform((1.0, 2.0, 3.0), 0.1, 0.2, 0.3, (4.0, 5.0, 6.0))
@@ -134,11 +128,7 @@ def test_transforms_from_memory(transform):
     points = GRID.points(np.array([[1.0, 2.0, 3.0], [6.0, 6.0, 6.0]]))
     np.testing.assert_allclose(read_transform(transform.to_sitk(), GRID)(points), transform(points), atol=1e-3)
     assert read_transform(transform).field is transform.field
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
+    for source in [
         lambda t: np.eye(3),
         lambda t: np.diag([1.0, 1.0, 1.0, 2.0]),
         lambda t: np.diag([1.0, 1.0, 0.0, 1.0]),
@@ -146,27 +136,19 @@ def test_transforms_from_memory(transform):
         lambda t: sitk.Euler2DTransform(),
         lambda t: t.to_sitk(),  # without a grid
         lambda t: {"matrix": LINEAR},
-    ],
-)
-def test_what_is_no_transform_is_named(transform, source):
-    with pytest.raises(RegweaveError, match="E115"):
-        read_transform(source(transform))
+    ]:
+        with pytest.raises(RegweaveError, match="E115"):
+            read_transform(source(transform))
 
 
-@pytest.mark.parametrize(
-    "affine",
-    [
+def test_arrays_that_cannot_be_read():
+    for affine in [
         np.diag([1, 1, 1, 2]), [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, 2, 3, 1]], np.eye(3), np.eye(4)[:3],
         np.full((4, 4), np.nan), "eye", None, np.eye(5),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("take", [read_image, lambda pair: Volume.from_array(*pair, frame="RAS")])
-def test_an_affine_that_is_none_has_a_code(affine, take):
-    with pytest.raises(RegweaveError, match=r"E102.*affine|E108"):
-        take((np.arange(216.0).reshape(6, 6, 6), affine))
-
-
-def test_a_masked_array_is_refused():
+    ]:  # fmt: skip
+        for take in [read_image, lambda pair: Volume.from_array(*pair, frame="RAS")]:
+            with pytest.raises(RegweaveError, match=r"E102.*affine|E108"):
+                take((np.arange(216.0).reshape(6, 6, 6), affine))
     data = np.ma.masked_greater(np.arange(216.0).reshape(6, 6, 6), 200)
     for take in (read_image, read_labels):
         with pytest.raises(RegweaveError, match=r"E129.*15 masked voxels"):
@@ -175,11 +157,10 @@ def test_a_masked_array_is_refused():
         read_image(nib.Nifti1Image(data, np.eye(4)))
     filled = np.ma.masked_array(data.filled(0.0))  # nothing is masked
     np.testing.assert_array_equal(read_image((filled, np.eye(4))).data, data.filled(0.0))
-
-
-@pytest.mark.parametrize(("data", "says"), [(np.arange(216) + 2**60, "stored values from 1152921504606846976"),
-                                            (np.arange(216) * 1e-300, "all become 0"),
-                                            (np.zeros(216), "is constant: minimum 0")])  # fmt: skip
-def test_a_constant_image_says_whether_precision_was_lost(data, says):
-    with pytest.raises(RegweaveError, match=rf"E105.*{says}"):
-        read_image((data.reshape(6, 6, 6), np.eye(4)))
+    for data, says in [
+        (np.arange(216) + 2**60, "stored values from 1152921504606846976"),
+        (np.arange(216) * 1e-300, "all become 0"),
+        (np.zeros(216), "is constant: minimum 0"),
+    ]:
+        with pytest.raises(RegweaveError, match=rf"E105.*{says}"):
+            read_image((data.reshape(6, 6, 6), np.eye(4)))

@@ -12,7 +12,7 @@ def weights(matrix, pairwise=0.3) -> WeightTable:
     return WeightTable(np.array(matrix, dtype=float), MEMBERS, CLASSES, pairwise)
 
 
-def test_balanced_keeps_directions_and_the_smoothness_of_the_start():
+def test_balance_blend_and_embedding():
     learned = weights([[2.0, 0.0, 0.1], [1.0, 0.0, 0.1], [1.0, 0.0, 0.2]], pairwise=0.01)
     found = START.balance(learned)
     np.testing.assert_allclose(found.matrix[:, 0], [0.5, 0.25, 0.25])
@@ -25,9 +25,6 @@ def test_balanced_keeps_directions_and_the_smoothness_of_the_start():
     np.testing.assert_allclose(found[:, 0], [1 / 1.999, -0.999 / 1.999, 0])
     np.testing.assert_allclose(found[:, 1], 1 / 3)  # its sum is below zero
     np.testing.assert_allclose(found[:, 2], [0.75, -0.25, 0])
-
-
-def test_blend_goes_a_share_of_the_way_in_some_classes():
     learned = weights(np.eye(3), pairwise=9.0)
     found = START.blend(learned, 0.5, (2, 5))
     np.testing.assert_array_equal(found.matrix[:, 0], START.matrix[:, 0])
@@ -37,9 +34,6 @@ def test_blend_goes_a_share_of_the_way_in_some_classes():
     np.testing.assert_array_equal(START.blend(learned, 1.0, ()).matrix, START.matrix)
     np.testing.assert_allclose(START.blend(learned, 1.0, CLASSES).matrix, np.eye(3))
     assert (START.matrix == 1 / 3).all()
-
-
-def test_embedding_is_undone_by_taking_the_members():
     rows = WeightTable(np.array([[0.7, 0.1, 0.0], [0.3, 0.9, 0.0]]), ("a", "c"), CLASSES, 0.3)
     whole = START.embed(rows)
     np.testing.assert_array_equal(whole.matrix[1], START.matrix[1])

@@ -1,5 +1,7 @@
 """Kernels that take NumPy's place on large images, against NumPy."""
 
+from itertools import permutations, product
+
 import numpy as np
 import pytest
 from scipy import ndimage
@@ -17,7 +19,11 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def test_histogram_and_enclosed_voxels(rng):
+def test_axes_histogram_and_enclosed_voxels(rng):
+    for order, steps in product(permutations(range(3)), product((1, -1), repeat=3)):
+        images = rng.random((2, *SHAPE), dtype=np.float32)
+        turned = images.transpose(0, *(1 + a for a in order))[:, :: steps[0], :: steps[1], :: steps[2]]
+        np.testing.assert_array_equal(_core.arrange(images, order, steps), turned)
     for bins in [1, 7, 256]:
         image = np.round(rng.normal(size=SHAPE) * 50).astype(np.float32)  # whole numbers, many of them on an edge
         edges = np.linspace(-60.0, 77.0, bins + 1)

@@ -74,6 +74,11 @@ def four(training_list, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def two(training_list, tmp_path_factory) -> Path:
+    return training_list.write(tmp_path_factory.mktemp("list") / "pairs.csv", *map(training_list.line, range(2)))
+
+
+@pytest.fixture(scope="module")
 def base(four, training_list, tmp_path_factory) -> Run:
     return run(four, tmp_path_factory.mktemp("base") / "model.json", training_list)
 
@@ -300,24 +305,22 @@ def test_chosen_structures_are_all_that_counts(training_list, four, tmp_path):
     assert found.model.predictor.classes == (0, 3)
 
 
-def test_withheld_structures_are_background_like_those_not_chosen(training_list, tmp_path):
-    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
-    kept = run(pairs, tmp_path / "kept.json", training_list, withhold=(1, 2, 5, 6), gate=False, method="global")
-    chosen = run(pairs, tmp_path / "chosen.json", training_list, classes=(3, 4), gate=False, method="global")
+def test_withheld_structures_are_background_like_those_not_chosen(two, training_list, tmp_path):
+    kept = run(two, tmp_path / "kept.json", training_list, withhold=(1, 2, 5, 6), gate=False, method="global")
+    chosen = run(two, tmp_path / "chosen.json", training_list, classes=(3, 4), gate=False, method="global")
     assert kept.model.weights.classes == (0, 3, 4)
     assert kept.model.predictor.classes == (0, 3, 4)
     np.testing.assert_array_equal(kept.model.weights.matrix, chosen.model.weights.matrix)
     assert kept.evidence["smoothness"] == chosen.evidence["smoothness"]
     assert kept.evidence["options"]["withhold"] == [1, 2, 5, 6]
     with pytest.raises(RegweaveError, match=r"E131.*\[9\]"):
-        run(pairs, tmp_path / "n.json", training_list, withhold=(9,))
+        run(two, tmp_path / "n.json", training_list, withhold=(9,))
 
 
 @pytest.mark.parametrize(("method", "levels"), [("lssvm", "finest"), ("lssvm-joint", "all"), ("global", "finest")])
-def test_every_method(method, levels, training_list, tmp_path):
-    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
+def test_every_method(two, method, levels, training_list, tmp_path):
     options = {"method": method, "levels": levels, "gate": False, "classes": (3, 4), "epsilon": 0.01}
-    found = run(pairs, tmp_path / "m.json", training_list, **options)
+    found = run(two, tmp_path / "m.json", training_list, **options)
     assert found.model.levels == levels
     matrix = found.model.weights.matrix
     assert (matrix >= 0).all()
@@ -336,12 +339,11 @@ def test_every_method(method, levels, training_list, tmp_path):
     ],
     ids=["one member without refinement", "two members, one refined"],
 )
-def test_any_bank(bank, training_list, tmp_path):
+def test_any_bank(two, bank, training_list, tmp_path):
     content = training_list.settings.model_dump(mode="json") | {"banks": {"mr": bank}}
     content["refine"]["steps"] = len(bank) - 1
     settings = type(training_list.settings).model_validate(content)
-    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
-    found = run(pairs, tmp_path / "m.json", training_list, config=settings, classes=(3,))
+    found = run(two, tmp_path / "m.json", training_list, config=settings, classes=(3,))
     assert found.model.weights.members == tuple(m["name"] for m in bank)
     strengths = [found.evidence["strengths"].get(str(c), 1.0) for c in (0, 3)]
     np.testing.assert_allclose(found.model.weights.matrix.sum(axis=0), strengths)
@@ -371,17 +373,16 @@ def test_memory_limit(training_list, four, tmp_path):
     assert within([5.0, 9.0], 1.0, np.random.default_rng(0)) in ([0], [1])
 
 
-def test_a_failure_after_tuning_names_the_pair_and_keeps_the_work(training_list, tmp_path, in_process):
+def test_a_failure_after_tuning_names_the_pair_and_keeps_the_work(two, training_list, tmp_path, in_process):
     def break_trials(task):
         if task.model is not None and "fixed1" in str(task.files["fixed"]):
             raise RegweaveError("E104", "suddenly bad", "look")
         return score_dice(task)
 
-    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "score_dice", break_trials)
         with pytest.raises(RegweaveError, match=r"E135: training pairs failed: p1: E104: suddenly bad"):
-            run(pairs, tmp_path / "m.json", training_list, classes=(3,))
+            run(two, tmp_path / "m.json", training_list, classes=(3,))
     assert not (tmp_path / "m.json").exists()
     assert (tmp_path / "m.json.work" / "tasks").is_dir()
 
@@ -437,12 +438,11 @@ def test_a_file_that_appears_during_training_stays_and_the_model_is_kept_beside_
     assert Model.load(kept).weights.classes == (0, 3)
 
 
-def test_command_line(training_list, tmp_path, capsys):
-    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
+def test_command_line(two, training_list, tmp_path, capsys):
     text = (training_list.folder / "tiny.toml").read_text()
     table = 'levels = "finest"\nmetrics = ["sad", "ncc"]\nloss = "voxel"\ngate = false\nmax_memory_mb = 100'
     (tmp_path / "mine.toml").write_text(f"{text}\n{table}\n")
-    where = ["train", str(pairs), "-o", str(tmp_path / "m.json"), "--config", str(tmp_path / "mine.toml")]
+    where = ["train", str(two), "-o", str(tmp_path / "m.json"), "--config", str(tmp_path / "mine.toml")]
     assert main([*where, "--classes", "3,x"]) == main([*where, "--method", "svm"]) == 2
     assert "error E194: options of the training: method" in capsys.readouterr().err
     (tmp_path / "wrong.toml").write_text(f"{text}\nfold = 3\n")

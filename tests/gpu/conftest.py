@@ -9,6 +9,7 @@ import os
 import numpy as np
 import pytest
 
+from regweave.registration import devices
 from regweave.registration.cuda import CudaDevice
 
 
@@ -25,3 +26,10 @@ def device(twin):
 @pytest.fixture
 def rng():
     return np.random.default_rng(17)
+
+
+@pytest.fixture
+def with_twin(twin, monkeypatch):
+    """Let the twin stand for the GPU of this machine."""
+    monkeypatch.setattr(devices, "module", lambda: twin)
+    monkeypatch.setattr(devices, "_here", type(devices._here)())

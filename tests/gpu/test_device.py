@@ -26,13 +26,6 @@ def pair():
     return make_phantom(seed=4, shape=(18, 16, 15), spacing_mm=(8.0, 8.0, 9.0)).pair
 
 
-@pytest.fixture
-def with_twin(twin, monkeypatch):
-    """Let the twin stand for the GPU of this machine."""
-    monkeypatch.setattr(devices, "module", lambda: twin)
-    monkeypatch.setattr(devices, "_here", type(devices._here)())
-
-
 def test_a_whole_registration_is_that_of_the_host_within_the_memory_planned(device, pair):
     before, least = device.queue.memory()[0], []
     align(pair, WEIGHTS, PLAN, on_step=lambda _: least.append(device.queue.memory()[0]), device=device)
@@ -96,9 +89,7 @@ def test_what_was_brought_to_the_host_is_not_copied_back_and_images_leave_with_t
     assert device.queue.memory()[0] == free
 
 
-def test_a_thread_takes_over_the_device_of_one_that_has_ended(twin, monkeypatch):
-    monkeypatch.setattr(devices, "module", lambda: twin)
-    monkeypatch.setattr(devices, "_here", type(devices._here)())
+def test_a_thread_takes_over_the_device_of_one_that_has_ended(with_twin):
     memory.release_idle()
 
     def opened():

@@ -19,13 +19,6 @@ TWO = ((("one", 1 << 30, 9, 0), ("two", 1 << 30, 9, 0)), "")
 
 
 @pytest.fixture
-def with_twin(twin, monkeypatch):
-    """Let the twin stand for the GPU of this machine."""
-    monkeypatch.setattr(devices, "module", lambda: twin)
-    monkeypatch.setattr(devices, "_here", type(devices._here)())
-
-
-@pytest.fixture
 def two_gpus(monkeypatch):
     monkeypatch.setattr(devices, "gpus", lambda: TWO)
     monkeypatch.setattr(devices, "_here", type(devices._here)())

@@ -1,4 +1,4 @@
-"""What every benchmark shares: options, rows that outlive a stop, programs of their own, and the file of results."""
+"""Shared by all benchmarks: options, rows that are kept when a run is stopped, child processes, and the result file."""
 
 import argparse
 import datetime

@@ -61,8 +61,8 @@ class PairName:
 class ImageSet:
     """A set of the data folder: labels that count, which cases are paired, whom to thank.
 
-    ``folds`` is the number of parts of a cross-validation, ``init`` the start that pairs of the set need, and
-    ``true_mm`` says whether distances in millimetres mean something.
+    ``folds`` is the number of parts of a cross-validation, ``init`` the start that pairs of the set need. Distances in
+    millimetres are real with ``true_mm``.
     """
 
     labels: dict[int, str]

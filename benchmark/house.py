@@ -2,7 +2,7 @@
 
 `python benchmark/house.py` prints a table; `--package OTHER/src/regweave` measures another checkout, `--json FILE`
 keeps the numbers, `--against FILE` prints earlier ones beside them. Reads the tree and runs the program in processes
-of their own, so it knows no module by name. Functions are counted without bodies of modules and classes, lambdas and
+of their own, so no module is named here. Functions are counted without bodies of modules and classes, lambdas and
 comprehensions; depth is the longest chain of calls of functions of the package.
 """
 

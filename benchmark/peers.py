@@ -1,8 +1,8 @@
 """How good and how fast are the registrations that users would pick instead?
 
-Every method gets the same pairs from the same start, the same number of threads and a process of its own, and writes a
-displacement field; everything that is reported is measured on that field by the same code. Each peer may choose among
-the few settings of its adapter by mean Dice on pairs of training patients; only its choice is run on the test pairs.
+Every method gets the same pairs from the same start, the same number of threads and a process of its own. It writes a
+displacement field, and the same code measures all fields. Each peer may choose among the few settings of its adapter
+by mean Dice on pairs of training patients. Only its choice is run on the test pairs.
 The peers live in an environment of their own: `python benchmark/peers.py --setup` makes it. Finished rows are kept.
 """
 

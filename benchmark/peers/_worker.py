@@ -1,8 +1,8 @@
 """One registration in this process: ``_worker.py MODULE.FUNCTION JOB.json``, the answer goes beside the job.
 
-It runs with the interpreter of the peers and needs nothing of regweave. The job names the files, the setting and the
-number of threads; the answer holds the seconds of the deformable stage, the seconds that all threads of the process
-worked and the most memory that it held, or the error.
+It runs with the interpreter of the peers and needs nothing of regweave. The job has the files, the setting and the
+number of threads. The answer has the seconds of the deformable stage, the processor seconds of the process and its most
+memory, or the error.
 """
 
 import importlib

@@ -120,12 +120,9 @@ def declarations(package: Path, way: set[tuple[str, ...]]) -> str:
     """How often an option of `rw.register` is a field or a parameter with a default, in the modules of its journey."""
     parsed = {name: ast.parse((package / name).read_text(encoding="utf-8")) for name in {row[0] for row in way}}
     nodes = [node for module in parsed.values() for node in ast.walk(module)]
-    api = [node for name, module in parsed.items() if name.startswith("api") for node in ast.walk(module)]
-    face = next(n for n in [*api, *nodes] if isinstance(n, ast.FunctionDef) and n.name == "register")
     count = Counter(name for node in nodes for name in declared(node))
-    options = [a.arg for a in face.args.kwonlyargs] or [
-        name for node in nodes if isinstance(node, ast.ClassDef) and node.name in OPTIONS for name in declared(node)
-    ]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name in OPTIONS]
+    options = [name for node in classes for name in declared(node)]
     found = [count[name] for name in options]
     return f"{statistics.median(found):g}, {min(found)}, {max(found)}"
 

@@ -134,16 +134,13 @@ def reference_of(rows: Sequence[Row], name: str) -> Reference:
     def parts_of(row: Row) -> list[Case]:
         return [(s, s["dice"] < LOW, s["dice"] >= LOW and not row["bad"]) for s in row["structures"]]
 
-    with_labels, without, structure = (
-        combined(WITH, 1, pair),
-        combined(WITHOUT, 1, pair),
-        combined(OF_STRUCTURES, 2, parts_of),
-    )
-    return Reference(name=name, kinds={
-        kind: Kind(pairs=n, quantiles=whole, structures=parts, with_labels=with_labels[kind],
-                   without_labels=without[kind], of_structure=structure[kind])
+    both, without, structure = combined(WITH, 1, pair), combined(WITHOUT, 1, pair), combined(OF_STRUCTURES, 2, parts_of)
+    made = {
+        kind: Kind(pairs=n, quantiles=whole, structures=parts, with_labels=both[kind], without_labels=without[kind],
+                   of_structure=structure[kind])
         for kind, (n, whole, parts) in kinds.items()
-    })  # fmt: skip
+    }  # fmt: skip
+    return Reference(name=name, kinds=made)
 
 
 def fitted(z: Any, bad: Any, sets: Any) -> Any:

@@ -9,8 +9,7 @@ import numpy as np
 from scipy import ndimage
 
 from _pairs import PHANTOM, SETS, cases_of, covering_pairs, phantom, read_case
-from regweave.config.presets import preset
-from regweave.config.settings import Settings
+from regweave.config.settings import Settings, preset
 from regweave.io.geometry import nearest_axes
 from regweave.types import Geometry, Image, LabelMap
 

@@ -20,12 +20,11 @@ import numpy as np
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "datasets"))
 from phantoms import make_phantom
 from regweave import notices, register
-from regweave.config import presets
+from regweave.config import settings as presets
 from regweave.config.settings import Settings
 from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.jobs.table import PairFiles, write_pairs
-from regweave.measures.deformation import regularity
-from regweave.measures.overlap import dice, surface_distances
+from regweave.measures.scores import dice, regularity, surface_distances
 from regweave.measures.statistics import paired_bootstrap
 from regweave.run.read import read_inputs
 from regweave.run.resolve import Recipe

@@ -22,7 +22,7 @@ from _common import Rows, claim, parser, with_python, write
 from _pairs import cases_of, data_root, image_file, mean_of, read_case, subject_of
 from regweave.io import read_image, read_labels
 from regweave.jobs.atlas import Atlas, _estimates
-from regweave.measures.overlap import dice
+from regweave.measures.scores import dice
 from regweave.run.fusion import fuse
 from regweave.threads import kernel_threads
 

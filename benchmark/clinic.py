@@ -21,7 +21,7 @@ import SimpleITK as sitk  # noqa: N813
 from _common import Rows, Run, claim, parser, regweave_command, run, write
 from _pairs import mean_of
 from regweave.clinic.structures import is_of_dose
-from regweave.measures.overlap import dice
+from regweave.measures.scores import dice
 from regweave.types import Structure
 
 PLASTIMATCH = """[GLOBAL]

@@ -22,13 +22,13 @@ from _common import ROOT, claim, parser, write
 from _map_folder import map_folder
 from _pairs import SETS, PairName, cases_of, files, fold_pairs, folds_of, mean_of, subject_of, write_csv
 from regweave import predictors
-from regweave.config import presets
+from regweave.config import settings as presets
 from regweave.config.settings import Settings
 from regweave.io import sha256
 from regweave.jobs.runner import REFINE, Method, Runner, bank_of_list, baseline_methods
 from regweave.jobs.store import content_hash
 from regweave.jobs.table import PairFiles, read_pairs
-from regweave.measures.overlap import dice
+from regweave.measures.scores import dice
 from regweave.measures.statistics import count_better, paired_bootstrap
 from regweave.model.model import Model
 from regweave.predictors import Examples, Predictor

@@ -18,8 +18,7 @@ import numpy as np
 import _pairs as sets
 from _common import claim, parser, write
 from regweave.registration import devices
-from regweave.registration.align import align
-from regweave.registration.refine import refine
+from regweave.registration.align import align, refine
 from regweave.run.memory import allowed_threads
 from regweave.spatial.warp import to_field
 from regweave.threads import kernel_threads

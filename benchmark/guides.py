@@ -26,7 +26,7 @@ from _common import RESULTS, Claim, Rows, fingerprint, parser, write
 from _pairs import SETS, PairName, choose_pairs, files, test_pairs, training_pairs
 from regweave import notices
 from regweave.io import read_image, read_labels, write_image, write_labels
-from regweave.measures.overlap import dice
+from regweave.measures.scores import dice
 from regweave.registration.guides import choose, exchanged
 from regweave.types import Image, LabelMap, Volume
 

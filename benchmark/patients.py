@@ -20,7 +20,7 @@ from regweave.clinic.propagate import propagate_contours
 from regweave.contours.regions import outlines
 from regweave.errors import RegweaveError
 from regweave.io.dicom.series import DicomSlice, Series, SliceGrid
-from regweave.measures.overlap import dice
+from regweave.measures.scores import dice
 from regweave.spatial.warp import warp_labels
 from regweave.types import (
     Contour,

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from regweave import engines, losses, metrics
-from regweave.config.presets import preset, validate
-from regweave.config.settings import Member
+from regweave.config.settings import Member, preset, validate
 from regweave.errors import UsageError
-from regweave.registration.forces import PENALTIES
+from regweave.registration.cpu import PENALTIES
 from regweave.registry import FOLDERS, fingerprint, plugins_found
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Energy, Geometry

@@ -9,8 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from regweave.clinic.propagate import propagate_contours
-    from regweave.config.presets import preset, preset_names
-    from regweave.config.settings import Settings
+    from regweave.config.settings import Settings, preset, preset_names
     from regweave.errors import RegweaveError, RegweaveWarning
     from regweave.io.write import TimeSeries
     from regweave.jobs.atlas import build_atlas, evaluate_atlas, segment
@@ -40,8 +39,7 @@ __all__ = [
 
 _MODULES = {
     "clinic.propagate": "propagate_contours",
-    "config.presets": "preset preset_names",
-    "config.settings": "Settings",
+    "config.settings": "Settings preset preset_names",
     "errors": "RegweaveError RegweaveWarning",
     "io.write": "TimeSeries",
     "jobs.atlas": "build_atlas evaluate_atlas segment",

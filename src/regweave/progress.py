@@ -13,8 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from regweave.registration.align import Step
-    from regweave.registration.refine import RefineStep
+    from regweave.registration.align import RefineStep, Step
     from regweave.run.memory import Plan
 
 

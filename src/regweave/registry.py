@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Generic, TypeVar, cast
@@ -77,7 +77,11 @@ class Registry(Generic[T]):
 
     def available(self) -> tuple[str, ...]:
         """Names of the plug-ins, sorted."""
-        return tuple(sorted({*self._own(), *_in_folders(self.kind), *_in_packages(self.kind), *self._added}))
+        return tuple(
+            sorted(
+                {*_modules(self.kind), *_in_folders(self.kind), *_in_packages(self.kind, tuple(sys.path)), *self._added}
+            )
+        )
 
     def get(self, name: str) -> T:
         """Return the plug-in of that name.
@@ -89,11 +93,6 @@ class Registry(Generic[T]):
         known = self._found.get(name)
         if places is not None and known is not None and known[0] == places:
             return cast("T", known[1])
-        found = self._loaded(name)
-        self._found[name] = (places, found)
-        return cast("T", found)
-
-    def _loaded(self, name: str) -> Any:
         origin = self.origin(name)
         try:
             found = origin.load()
@@ -110,13 +109,18 @@ class Registry(Generic[T]):
             if hasattr(found, part) and getattr(found, part) not in allowed:
                 problem = f"{part} of {self.noun} {name!r} from {origin} is {getattr(found, part)!r}"
                 raise UsageError("E179", problem, f"allowed: {', '.join(allowed)}; leave it out where none fits")
-        return found
+        self._found[name] = (places, found)
+        return cast("T", found)
 
     def origin(self, name: str) -> Origin:
         """Return where the plug-in of that name comes from; one name for two is an error, never a silent choice."""
         module = f"regweave.{self.kind}.{name}"
-        own = [Origin("regweave", lambda: importlib.import_module(module))] if name in self._own() else []
-        found: list[Origin] = [*own, *_in_folders(self.kind).get(name, ()), *_in_packages(self.kind).get(name, ())]
+        own = [Origin("regweave", lambda: importlib.import_module(module))] if name in _modules(self.kind) else []
+        found: list[Origin] = [
+            *own,
+            *_in_folders(self.kind).get(name, ()),
+            *_in_packages(self.kind, tuple(sys.path)).get(name, ()),
+        ]
         if name in self._added:
             found.append(Origin("this program", lambda: self._added[name][1]))
         if not found:
@@ -134,7 +138,7 @@ class Registry(Generic[T]):
         if near:
             return f"did you mean {near[0]}? "
         asked = _letters(name)
-        for known in self._own():
+        for known in _modules(self.kind):
             line = (importlib.import_module(f"regweave.{self.kind}.{known}").__doc__ or "").partition("\n")[0]
             if len(asked) >= MEANT and asked in _letters(line):
                 return f"did you mean {known}? {known}: {line.rstrip('.')}; "
@@ -160,9 +164,6 @@ class Registry(Generic[T]):
         checked: Options = plugin.Options.model_validate(dict(given))
         return checked
 
-    def _own(self) -> tuple[str, ...]:
-        return _modules(f"regweave.{self.kind}")
-
 
 def _letters(text: str) -> str:
     return re.sub(r"[^a-z]", "", text.lower())
@@ -171,7 +172,7 @@ def _letters(text: str) -> str:
 def plugins_found() -> dict[str, dict[str, str]]:
     """Plug-ins that do not come with the package, by kind and name: where each is from."""
     return {
-        kind: {name: str(registry.origin(name)) for name in registry.available() if name not in registry._own()}
+        kind: {name: str(registry.origin(name)) for name in registry.available() if name not in _modules(kind)}
         for kind, registry in REGISTRIES.items()
     }
 
@@ -190,8 +191,8 @@ def fingerprint() -> str:
 
 
 @cache
-def _modules(package: str) -> tuple[str, ...]:
-    names = (m.name for m in pkgutil.iter_modules(importlib.import_module(package).__path__))
+def _modules(kind: str) -> tuple[str, ...]:
+    names = (m.name for m in pkgutil.iter_modules(importlib.import_module(f"regweave.{kind}").__path__))
     return tuple(name for name in names if not name.startswith("_"))
 
 
@@ -227,16 +228,12 @@ def _module_of(path: Path, kind: str) -> ModuleType:
     return module
 
 
-def _in_packages(kind: str) -> dict[str, list[Origin]]:
+@cache
+def _in_packages(kind: str, path: tuple[str, ...]) -> dict[str, list[Origin]]:
+    """Entry points of one kind; reading the metadata of all packages takes a while, so once for each ``sys.path``."""
     found: dict[str, list[Origin]] = {}
-    for point in _entry_points(kind, tuple(sys.path)):
+    for point in entry_points(group=f"regweave.{kind}"):
         package = point.dist
         told = (None, None) if package is None else (package.name, package.version)
         found.setdefault(point.name, []).append(Origin(point.value, point.load, *told))
     return found
-
-
-@cache
-def _entry_points(kind: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Entry points of one kind; reading the metadata of all packages takes a while, so once for each ``sys.path``."""
-    return tuple(entry_points(group=f"regweave.{kind}"))

@@ -98,7 +98,7 @@ def _line(name: str, group: str = "p") -> Any:
 
 
 def test_candidates_give_maps_the_weight_that_they_say() -> None:
-    from regweave.config.presets import preset
+    from regweave.config.settings import preset
 
     grid = import_module("crossval")
     schedule = preset("default").for_bank("mr")

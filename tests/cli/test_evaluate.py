@@ -11,7 +11,7 @@ from phantoms import make_phantom
 from regweave.cli import evaluate as command
 from regweave.cli import main
 from regweave.cli.tables import terminal_text
-from regweave.config.presets import preset
+from regweave.config.settings import preset
 from regweave.errors import RegweaveError
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord

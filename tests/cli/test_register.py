@@ -17,8 +17,7 @@ import SimpleITK as sitk  # noqa: N813
 from made_pairs import NCC, SAD, small_settings, write_pair
 from phantoms import make_phantom
 from regweave.cli import main
-from regweave.config.presets import parse, preset, preset_names
-from regweave.config.settings import Settings
+from regweave.config.settings import Settings, parse, preset, preset_names
 from regweave.errors import RegweaveError
 from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.io.transforms.files import write_linear

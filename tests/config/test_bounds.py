@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from regweave import metrics
-from regweave.config.presets import preset, validate
-from regweave.config.settings import Level, Member, Refine, Settings
+from regweave.config.settings import Level, Member, Refine, Settings, preset, validate
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.model.model import Model
 from regweave.predictors.unet import Network, NetworkPredictor, layer_shapes

@@ -8,8 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from regweave import engines, losses, metrics
-from regweave.config import presets
-from regweave.config.presets import (
+from regweave.config import settings as presets
+from regweave.config.settings import (
+    Level,
+    Refine,
+    Settings,
     _by_hand,
     choose_settings,
     load,
@@ -19,9 +22,8 @@ from regweave.config.presets import (
     preset_names,
     validate,
 )
-from regweave.config.settings import Level, Refine, Settings
 from regweave.errors import UsageError
-from regweave.spatial.node_classes import RULES
+from regweave.spatial.control_grid import RULES
 from regweave.training.options import TrainSetup
 from regweave.types import Geometry
 

@@ -26,7 +26,7 @@ import pytest
 from regweave import losses, metrics, registry
 from regweave.cli import main
 from regweave.cli.app import load_command
-from regweave.config import presets as registration_settings
+from regweave.config import settings as registration_settings
 from regweave.config.settings import Settings
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt

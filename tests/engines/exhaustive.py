@@ -2,17 +2,21 @@
 
 import numpy as np
 
-from regweave.engines import Options, Solver, check
+from regweave.engines import Options, Solver, solution_of
+from regweave.types import Energy
 
 
 def minimize(energy, init=None):
     """Minimise an energy by trying every labelling; of several optima the first in lexicographic order."""
-    problem = check(energy, init)
-    n_nodes, n_labels = energy.unary.shape
+    return solution_of(_search, energy, init)
+
+
+def _search(unary, shape, x, y, z, weight, base, init):
+    n_nodes, n_labels = unary.shape
     code = np.arange(n_labels**n_nodes)
     labels = [code // n_labels ** (n_nodes - 1 - p) % n_labels for p in range(n_nodes)]
-    best = int(_energies(problem.energy, labels).argmin())
-    return problem.solution(np.array([digits[best] for digits in labels], dtype=np.int32), np.inf, 1)
+    best = int(_energies(Energy(unary, shape, (x, y, z), weight, base), labels).argmin())
+    return np.array([digits[best] for digits in labels], dtype=np.int32), np.inf, 1
 
 
 def _energies(energy, labels):

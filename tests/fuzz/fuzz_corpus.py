@@ -15,7 +15,7 @@ from fuzz_mutate import Mutation
 
 from phantoms import make_phantom
 from regweave import io
-from regweave.config.presets import preset
+from regweave.config.settings import preset
 from regweave.io.transforms import files
 from regweave.jobs.table import read_pairs
 from regweave.types import Field, Transform
@@ -153,6 +153,6 @@ def _texts(folder: Path, pair, fixed: dict[str, bytes]) -> list[Sample]:  # type
 
 
 def _settings(name: str) -> object:
-    from regweave.config.presets import load
+    from regweave.config.settings import load
 
     return load(Path(name))

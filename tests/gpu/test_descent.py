@@ -1,12 +1,12 @@
-"""Steps of the refinement: the twin of the GPU against `regweave.registration.forces`."""
+"""Steps of the refinement: the twin of the GPU against `regweave.registration.cpu`."""
 
 import numpy as np
 from scipy import ndimage
 
 from regweave import _core
 from regweave.config.settings import Refine
-from regweave.registration import forces as class_weights
-from regweave.registration import forces as steps
+from regweave.registration import cpu as class_weights
+from regweave.registration import cpu as steps
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.voxels import change_level, shrink_geometry
 from regweave.types import Geometry

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 
 from phantoms import make_phantom
-from regweave.config.presets import preset
-from regweave.config.settings import Refine, Settings
+from regweave.config.settings import Refine, Settings, preset
 from regweave.errors import ResourceError, UsageError
 from regweave.registration import cuda as memory
 from regweave.registration import devices
-from regweave.registration.align import align
+from regweave.registration.align import align, refine
 from regweave.registration.cpu import CPU
-from regweave.registration.refine import refine
 
 LEVELS = [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 30.0, "steps": 2}]
 PLAN = Settings(name="test", modality="mr", smoothness=0.1, levels=LEVELS, banks={"mr": preset("default").banks["mr"]})

@@ -8,9 +8,9 @@ from scipy import ndimage
 
 from regweave.config.settings import Level, Member, Refine, Settings
 from regweave.energy import Comparison
+from regweave.registration.align import refine
 from regweave.registration.cpu import CPU
 from regweave.registration.cuda import CudaDevice
-from regweave.registration.refine import refine
 from regweave.registration.scene import Scene
 from regweave.types import Geometry, Image, ImagePair, LabelMap, StructureMaps, WeightTable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.config.presets import load, parse
+from regweave.config.settings import load, parse
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_names, read_points, write_points
 from regweave.io.disk.files import (

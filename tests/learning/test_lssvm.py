@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from regweave.errors import RegweaveWarning
 from regweave.learning import cutting_plane
 from regweave.learning import lssvm as cccp
-from regweave.learning.cutting_plane import Convex, Oracle
+from regweave.learning.cutting_plane import Convex, Cuts, Oracle, Regulariser, solve
 from regweave.learning.lssvm import Fit, LssvmOptions, fit_lssvm
-from regweave.learning.qp import Cuts, Regulariser, solve
 from regweave.learning.samples import Sample, can_lose
 from regweave.types import Terms, WeightTable
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from regweave.learning import qp
-from regweave.learning.qp import Cuts, solve
+from regweave.learning import cutting_plane as qp
+from regweave.learning.cutting_plane import Cuts, solve
 
 
 def programme(seed: int, d: int, n: int, k: int, *, degenerate: bool = False, inactive: bool = False):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from regweave.measures.deformation import InverseError, regularity
+from regweave.measures.scores import InverseError, regularity
 from regweave.spatial.voxels import body_mask
 from regweave.spatial.warp import determinant
 from regweave.types import Field, Geometry, LabelMap, Volume

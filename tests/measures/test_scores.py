@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from regweave.measures.overlap import dice
-from regweave.measures.scores import STATES, PairScore, score_labels
+from regweave.measures.scores import STATES, PairScore, dice, score_labels
 from regweave.types import Geometry, LabelMap
 
 FIXED = Geometry((8, 8, 8), np.eye(4))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from regweave._core import distance_to_surface, surface_net
-from regweave.measures.overlap import surface_distances
+from regweave.measures.scores import surface_distances
 from regweave.threads import kernel_threads
 
 SPACING = np.array([0.7, 1.3, 3.0])

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import Landmark, LandmarkScore
 from regweave.measures.likeness import Likeness
-from regweave.measures.scores import PairScore, StructureScore
+from regweave.measures.scores import InverseError, PairScore, StructureScore
 from regweave.measures.verdict import (
     OF_REGISTRATIONS,
     RULES,

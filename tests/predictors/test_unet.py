@@ -9,7 +9,7 @@ import pytest
 
 from regweave import predictors
 from regweave.errors import RegweaveWarning, UsageError
-from regweave.measures.overlap import dice
+from regweave.measures.scores import dice
 from regweave.predictors import Examples, Parts
 from regweave.predictors.unet import (
     Network,

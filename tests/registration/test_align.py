@@ -10,7 +10,7 @@ from phantoms import make_phantom
 from regweave import _core
 from regweave.config.settings import Settings
 from regweave.energy import loss_of
-from regweave.measures.overlap import dice
+from regweave.measures.scores import dice
 from regweave.registration.align import Alignment, align
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.warp import determinant, to_field, warp_labels

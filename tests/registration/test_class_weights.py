@@ -7,10 +7,8 @@ import pytest
 from scipy import ndimage
 
 from regweave.config.settings import Level, Member, Refine, Settings
-from regweave.registration.align import align
-from regweave.registration.cpu import CPU
-from regweave.registration.forces import SMALL_DIFFERENCE
-from regweave.registration.refine import refine
+from regweave.registration.align import align, refine
+from regweave.registration.cpu import CPU, SMALL_DIFFERENCE
 from regweave.registration.scene import Scene
 from regweave.types import Geometry, Image, ImagePair, LabelMap, StructureMaps, WeightTable
 

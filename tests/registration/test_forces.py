@@ -5,11 +5,9 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core, metrics
-from regweave.config.presets import preset
-from regweave.config.settings import Refine
-from regweave.registration import forces as steps
-from regweave.registration.cpu import CPU
-from regweave.registration.forces import PENALTIES, forces, stretch
+from regweave.config.settings import Refine, preset
+from regweave.registration import cpu as steps
+from regweave.registration.cpu import CPU, PENALTIES, forces, stretch
 from regweave.spatial.control_grid import ControlGrid
 from regweave.threads import kernel_threads
 from regweave.types import Geometry, Image, ImagePair, Volume, WeightTable

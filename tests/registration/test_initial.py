@@ -7,7 +7,7 @@ from scipy import ndimage
 
 from regweave.errors import RegweaveWarning, UsageError
 from regweave.io import read_image, read_labels
-from regweave.measures.overlap import dice
+from regweave.measures.scores import dice
 from regweave.registration.initial import PyramidLevel, coarser, initial_affine
 from regweave.spatial.warp import warp_labels
 from regweave.threads import kernel_threads

@@ -5,9 +5,8 @@ import pytest
 
 from phantoms import make_phantom
 from regweave.config.settings import Refine, Settings
-from regweave.registration.align import align
+from regweave.registration.align import align, refine
 from regweave.registration.initial import initial_affine
-from regweave.registration.refine import refine
 from regweave.registration.scene import Scene
 from regweave.spatial.warp import to_voxels
 from regweave.types import Geometry, Image, ImagePair, LabelMap, WeightTable

@@ -9,12 +9,10 @@ from scipy import ndimage
 
 from phantoms import make_phantom
 from regweave import _core, register
-from regweave.config.presets import preset, preset_names
-from regweave.config.settings import Refine, Settings
+from regweave.config.settings import Refine, Settings, preset, preset_names
 from regweave.errors import RegweaveWarning
-from regweave.registration.align import align
-from regweave.registration.forces import unfolded
-from regweave.registration.refine import Refinement, refine, warn_if_left_out
+from regweave.registration.align import Refinement, align, refine, warn_if_left_out
+from regweave.registration.cpu import unfolded
 from regweave.spatial.voxels import change_level
 from regweave.spatial.warp import determinant, to_field
 from regweave.threads import kernel_threads

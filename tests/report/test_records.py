@@ -9,7 +9,7 @@ import pytest
 from reading import GONE, changed, places
 
 from regweave.cli import main
-from regweave.config.presets import preset
+from regweave.config.settings import preset
 from regweave.errors import RegweaveError
 from regweave.io.disk.records import checked
 from regweave.measures.verdict import parse_rules

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from reading import Reader
 
-from regweave.config.presets import preset
+from regweave.config.settings import preset
 from regweave.errors import RegweaveError
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord, effort_path, read_effort, write_effort

@@ -10,7 +10,7 @@ from scipy import ndimage
 import regweave as rw
 from phantoms import make_phantom
 from regweave.cli import main
-from regweave.config.presets import preset
+from regweave.config.settings import preset
 from regweave.io import read_image, write_image, write_labels
 from regweave.run import check
 from regweave.run.check import UNKNOWN, features, limits_mm, perturbed, range_within, require_limits

@@ -12,7 +12,7 @@ from regweave.errors import RegweaveError
 from regweave.io import write_labels
 from regweave.jobs.batch import COLUMNS
 from regweave.jobs.table import read_pairs, write_pairs
-from regweave.measures.deformation import regularity
+from regweave.measures.scores import regularity
 from regweave.run.job import recorded_call
 from regweave.run.memory import BYTES_PER_VOXEL, forecast
 from regweave.run.read import read_inputs

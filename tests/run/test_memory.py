@@ -5,8 +5,7 @@ import pytest
 
 from phantoms import make_phantom
 from regweave import _core
-from regweave.config.presets import preset, preset_names
-from regweave.config.settings import Settings
+from regweave.config.settings import Settings, preset, preset_names
 from regweave.errors import ResourceError, UsageError
 from regweave.registration.align import align
 from regweave.run import memory

@@ -8,7 +8,7 @@ import SimpleITK as sitk  # noqa: N813
 from phantoms import make_phantom
 from regweave import register
 from regweave.cli import main
-from regweave.config.presets import preset
+from regweave.config.settings import preset
 from regweave.errors import RegweaveError
 from regweave.io import read_transform, write_image
 from regweave.run.images import usual_outputs

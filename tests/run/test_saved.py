@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from phantoms import make_phantom
-from regweave.config.presets import preset
+from regweave.config.settings import preset
 from regweave.errors import RegweaveError, UsageError
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import parse_rules

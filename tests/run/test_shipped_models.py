@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from phantoms import make_phantom
-from regweave.config import presets as registration_settings
+from regweave.config import settings as registration_settings
 from regweave.errors import RegweaveError, RegweaveWarning
 from regweave.jobs.runner import model_methods
 from regweave.model import find_model, shipped_models

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from regweave import predictors
-from regweave.config.presets import preset, validate, with_refinement_of_preset
-from regweave.config.settings import Settings
+from regweave.config.settings import Settings, preset, validate, with_refinement_of_preset
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.jobs import runner
 from regweave.jobs.runner import Runner, baseline_methods, score_dice
@@ -19,7 +18,7 @@ from regweave.model.model import Model
 from regweave.model.record import Gain, RefinementRecord
 from regweave.predictors import Examples
 from regweave.predictors._features import Sizes
-from regweave.registration.forces import counted_once
+from regweave.registration.cpu import counted_once
 from regweave.registration.scene import Scene
 from regweave.run.read import Reading
 from regweave.run.register import register

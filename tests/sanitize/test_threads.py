@@ -7,7 +7,7 @@ import pytest
 
 from phantoms import make_phantom
 from regweave import _core, engines, register
-from regweave.config.presets import preset
+from regweave.config.settings import preset
 from regweave.types import Energy
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from regweave.spatial.control_grid import SLACK, ControlGrid, LabelSet, shift
-from regweave.spatial.node_classes import RULES, numbers_of, one_hot
+from regweave import _core
+from regweave.spatial.control_grid import RULES, SLACK, ControlGrid, LabelSet, numbers_of, one_hot, shift
 from regweave.types import Geometry
 
 GEOMETRY = Geometry((13, 9, 22), np.diag([2.0, 3.5, 1.0, 1.0]))
@@ -90,7 +90,7 @@ def test_pool_and_patches_against_loops(support):
         expected = values[(..., *box)].astype(np.float64).mean(axis=(-1, -2, -3))
         np.testing.assert_allclose(pooled[..., node], expected, rtol=1e-6)
         np.testing.assert_array_equal(patches[node], values[(1, 2, *box)])
-    np.testing.assert_allclose(grid.means(values[1, 2]), pooled[1, 2], rtol=1e-6)
+    np.testing.assert_allclose(_core.support_means(values[1, 2], *grid.support_arguments), pooled[1, 2], rtol=1e-6)
 
 
 # The label set in its order, and shifts against scipy.

@@ -30,8 +30,7 @@ from regweave.jobs.runner import (
 )
 from regweave.jobs.table import FILES, PairFiles
 from regweave.jobs.workers import Outcome, on_processes
-from regweave.measures.overlap import dice, surface_distances
-from regweave.measures.scores import PairScore, StructureScore
+from regweave.measures.scores import PairScore, StructureScore, dice, surface_distances
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.report.evaluation import write_page

@@ -17,7 +17,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from regweave import MetricLearner
-from regweave.config.presets import load, preset
+from regweave.config.settings import load, preset
 from regweave.errors import RegweaveError, UsageError
 from regweave.jobs.table import PairFiles
 from regweave.learning.lssvm import LssvmOptions

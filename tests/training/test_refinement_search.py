@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regweave.config.presets import validate
-from regweave.config.settings import Settings
+from regweave.config.settings import Settings, validate
 from regweave.jobs.runner import REFINE
 from regweave.jobs.table import PairFiles, one_by_one
 from regweave.measures.scores import PairScore, StructureScore

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from regweave.config.presets import validate
+from regweave.config.settings import validate
 from regweave.io import write_image, write_labels
 from regweave.jobs.table import PairFiles
 from regweave.jobs.workers import Placement

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from regweave.config.presets import preset_names, read_table
+from regweave.config.settings import preset_names, read_table
 from regweave.errors import UsageError
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite

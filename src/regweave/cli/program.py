@@ -17,7 +17,7 @@ import regweave
 from regweave import _core
 from regweave.cli import options as opt
 from regweave.cli.app import WIDTH, command_line
-from regweave.config.presets import preset, preset_names
+from regweave.config.settings import preset, preset_names
 from regweave.measures.verdict import CLINIC, SHIPPED, clinic_rules, default_rules, read_rules, shipped_text
 from regweave.options import in_table, table_text
 from regweave.registration import devices

@@ -14,7 +14,7 @@ from rich.table import Table
 from regweave.cli import options as opt
 from regweave.cli.app import command_line, usual, words
 from regweave.cli.tables import end_by_verdict, overlap_table, verdict_lines
-from regweave.config.presets import choose_settings
+from regweave.config.settings import choose_settings
 from regweave.errors import UsageError
 from regweave.io import overlap_fraction, prepare_output
 from regweave.io.dicom.series import series_by_place

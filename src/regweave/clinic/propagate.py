@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike
 from regweave import notices
 from regweave.clinic import structures as st
 from regweave.clinic.scans import Scan, ScanLike, find_start, label_map, prepare, read_scans
-from regweave.config.presets import preset
-from regweave.config.settings import Member, Settings
+from regweave.config.settings import Member, Settings, preset
 from regweave.contours.carry import Shape, shape_of
 from regweave.contours.regions import draw_labels, label_values
 from regweave.errors import RegweaveError

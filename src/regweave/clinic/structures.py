@@ -36,7 +36,7 @@ from regweave.measures.scores import PairScore
 from regweave.measures.verdict import ANOTHER_PATIENT, STRUCTURE_RULES, Rules, judge, structure_number
 from regweave.run.result import Result
 from regweave.spatial.rigid import rigid_fit
-from regweave.spatial.warp import determinant, inverse_of, warp_points
+from regweave.spatial.warp import determinant, warp_points
 from regweave.types import (
     Contour,
     Field,
@@ -506,7 +506,11 @@ def rigid_pair(shape: Shape, pair: Pair) -> Pair:
     points = points[away <= away.min() + NEAR_MM]
     affine = rigid_fit(points, warp_points(points, pair.transform))
     still = Field.zero(grid)
-    return replace(pair, transform=Transform(still, affine), inverse=Transform(still, inverse_of(affine)))
+    return replace(
+        pair,
+        transform=Transform(still, affine),
+        inverse=Transform(still, np.asarray(np.linalg.inv(affine), dtype=np.float64)),
+    )
 
 
 def rigid_row(shape: Shape, carried: Structure, rigid: Pair, start: Float64Array, note: str) -> PropagatedStructure:

@@ -11,7 +11,6 @@ from contourpy import FillType, contour_generator
 from numpy.typing import NDArray
 
 from regweave.io.dicom.series import Series
-from regweave.spatial.warp import inverse_of
 from regweave.types import Contour, Float64Array, Geometry, LabelMap, Structure
 
 SLIT_MM = 0.02  # Half the width of a channel that joins a hole to the outside and encloses nothing
@@ -219,7 +218,7 @@ Rings = dict[int, list[Float64Array]]
 
 def _rings(structure: Structure, geometry: Geometry) -> Rings:
     """Contours in voxels (n, 2) by slice."""
-    back = inverse_of(geometry.affine)
+    back = np.linalg.inv(geometry.affine)
     found: Rings = defaultdict(list)
     for contour in structure.contours:
         if contour.image is not None and contour.kind == "CLOSED_PLANAR":
@@ -235,7 +234,7 @@ def _area(drawn: tuple[Rings, int]) -> float:
 
 def contour_labels(labels: LabelMap, series: Series) -> tuple[Structure, ...]:
     """Return outlines of labels on the slices of the series on whose grid they lie, half way between voxels."""
-    grid, back = series.grid, inverse_of(labels.geometry.affine)
+    grid, back = series.grid, np.linalg.inv(labels.geometry.affine)
     x, y, z = labels.geometry.shape
     u, v = (np.arange(-1.0, n + 1) * np.float64(spacing) for n, spacing in zip((x, y), grid.spacing_mm, strict=True))
     found = []

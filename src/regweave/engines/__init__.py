@@ -1,10 +1,11 @@
 """Engines that minimise an energy: one file each, whose name is the engine's name everywhere.
 
-An engine sees numbers only, never an image: a file with ``Options`` and ``minimize(energy, init, options)``. It begins
-with `check` and ends with `Problem.solution`: a checked energy, a start, a solution never worse than it.
+An engine sees numbers only, never an image: a file with ``Options`` and ``minimize(energy, init, options)``. It calls
+`solution_of`: a checked energy, a start, a solution never worse than it.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol, Self, cast
 
@@ -12,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from regweave import registry as plugins
-from regweave.types import Energy, Float64Array, IntArray, Solution
+from regweave.types import Energy, IntArray, Solution
 
 __all__ = ["Engine", "Options", "Solver", "add", "available", "get", "registry", "solver"]
 
@@ -70,73 +71,43 @@ def solver(engine: str | Solver, **options: Any) -> Solver:
     return engine if isinstance(engine, Solver) else Solver(engine, cast("Options", registry.options(engine, options)))
 
 
-Three = tuple[int, int, int]
-Arguments = tuple[Float64Array, Three, Float64Array, Float64Array, Float64Array, float, Float64Array | None, IntArray]
+def solution_of(
+    search: Callable[..., tuple[IntArray, float, int]], energy: Energy, init: IntArray | None, *options: Any
+) -> Solution:
+    """Check an energy and its start, minimise it, and score the labels by the energy itself.
 
-
-@dataclass(frozen=True)
-class Problem:
-    """An energy whose arrays are checked, float64 and C-contiguous, with labels (N,) to start from."""
-
-    energy: Energy
-    init: IntArray
-
-    @property
-    def arrays(self) -> Arguments:
-        """Arguments that every compiled engine begins with."""
-        e = self.energy
-        return (e.unary, e.shape, *e.offsets, e.weight, e.base, self.init)
-
-    def solution(self, labels: IntArray, lower_bound: float, iterations: int) -> Solution:
-        """Score labels by the energy itself; return ``init`` where they are no better."""
-        value, start = self.energy(labels), self.energy(self.init)
-        if value > start:
-            labels, value = self.init, start
-        # A bound above the energy of a labelling is rounding.
-        return Solution(labels, value, min(lower_bound, value), iterations)
-
-
-def check(energy: Energy, init: IntArray | None) -> Problem:
-    """Check an energy and its start."""
-    energy = _contiguous(energy)
-    _check_shapes(energy)
-    _check_values(energy)
-    if init is None:
-        return Problem(energy, energy.unary.argmin(axis=1).astype(np.int32))
-    return Problem(energy, _check_init(energy, np.asarray(init)))
-
-
-def _contiguous(energy: Energy) -> Energy:
+    ``search(unary, shape, *offsets, weight, base, init, *options)`` takes C-contiguous float64 arrays and returns
+    labels (N,), a lower bound and the number of iterations. Labels no better than ``init`` are replaced by these.
+    """
     x, y, z = (np.ascontiguousarray(o, dtype=np.float64) for o in energy.offsets)
-    i, j, k = (int(n) for n in energy.shape)
     base = None if energy.base is None else np.ascontiguousarray(energy.base, dtype=np.float64)
-    unary = np.ascontiguousarray(energy.unary, dtype=np.float64)
-    return replace(energy, unary=unary, shape=(i, j, k), offsets=(x, y, z), weight=float(energy.weight), base=base)
-
-
-def _check_shapes(energy: Energy) -> None:
-    if min(energy.shape) < 1 or any(o.ndim != 1 or o.size < 1 for o in energy.offsets):
-        counts = tuple(o.shape for o in energy.offsets)
-        raise ValueError(f"nodes {energy.shape} and offsets {counts} must be 1 or more along each axis")
-    expected = (prod(energy.shape), prod(o.size for o in energy.offsets))
-    if energy.unary.shape != expected:
-        raise ValueError(f"unary has shape {energy.unary.shape}; grid {energy.shape} and the offsets need {expected}")
-    if energy.base is not None and energy.base.shape != (expected[0], 3):
-        raise ValueError(f"base has shape {energy.base.shape}; grid {energy.shape} needs {(expected[0], 3)}")
-
-
-def _check_values(energy: Energy) -> None:
-    if not (np.isfinite(energy.weight) and energy.weight >= 0):
-        raise ValueError(f"pairwise weight is {energy.weight}; it must be finite and 0 or more")
-    arrays = {"unary": energy.unary, "base": energy.base, "offsets": np.concatenate(energy.offsets)}
-    for name, array in arrays.items():
+    unary, weight = np.ascontiguousarray(energy.unary, dtype=np.float64), float(energy.weight)
+    i, j, k = shape = tuple(map(int, energy.shape))
+    if min(shape) < 1 or any(o.ndim != 1 or o.size < 1 for o in (x, y, z)):
+        counts = tuple(o.shape for o in (x, y, z))
+        raise ValueError(f"nodes {shape} and offsets {counts} must be 1 or more along each axis")
+    expected = (prod(shape), x.size * y.size * z.size)
+    if unary.shape != expected:
+        raise ValueError(f"unary has shape {unary.shape}; grid {shape} and the offsets need {expected}")
+    if base is not None and base.shape != (expected[0], 3):
+        raise ValueError(f"base has shape {base.shape}; grid {shape} needs {(expected[0], 3)}")
+    if not (np.isfinite(weight) and weight >= 0):
+        raise ValueError(f"pairwise weight is {weight}; it must be finite and 0 or more")
+    for name, array in {"unary": unary, "base": base, "offsets": np.concatenate([x, y, z])}.items():
         if array is not None and not np.isfinite(array).all():
             bad = int((~np.isfinite(array)).sum())
             raise ValueError(f"{name} has {bad} values of {array.size} that are not finite")
+    start = unary.argmin(axis=1).astype(np.int32) if init is None else _check_init(np.asarray(init), *expected)
+    labels, lower_bound, iterations = search(unary, shape, x, y, z, weight, base, start, *options)
+    checked = Energy(unary, (i, j, k), (x, y, z), weight, base)
+    value, before = checked(labels), checked(start)
+    if value > before:
+        labels, value = start, before
+    # A bound above the energy of a labelling is rounding.
+    return Solution(labels, value, min(lower_bound, value), iterations)
 
 
-def _check_init(energy: Energy, init: IntArray) -> IntArray:
-    n_nodes, n_labels = energy.unary.shape
+def _check_init(init: IntArray, n_nodes: int, n_labels: int) -> IntArray:
     if init.shape != (n_nodes,):
         raise ValueError(f"init has shape {init.shape}; the energy has {n_nodes} nodes")
     if not np.issubdtype(init.dtype, np.integer):

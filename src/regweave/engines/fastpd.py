@@ -5,7 +5,6 @@ from typing import Self
 from pydantic import Field
 
 from regweave import _core, engines
-from regweave.engines import check
 from regweave.types import Energy, IntArray, Solution
 
 
@@ -37,5 +36,4 @@ def minimize(energy: Energy, init: IntArray | None = None, options: Options = DE
     Komodakis, Tziritas, Paragios (2008), "Performance vs computational efficiency for optimizing single and dynamic
     MRFs", CVIU 112(1).
     """
-    problem = check(energy, init)
-    return problem.solution(*_core.fastpd(*problem.arrays, options.max_iter, options.bound_passes))
+    return engines.solution_of(_core.fastpd, energy, init, options.max_iter, options.bound_passes)

@@ -3,7 +3,6 @@
 from pydantic import Field
 
 from regweave import _core, engines
-from regweave.engines import check
 from regweave.types import Energy, IntArray, Solution
 
 
@@ -23,5 +22,4 @@ def minimize(energy: Energy, init: IntArray | None = None, options: Options = DE
     No change of one node improves the labels; the lower bound is minus infinity. Besag (1986), "On the statistical
     analysis of dirty pictures", JRSS B 48(3).
     """
-    problem = check(energy, init)
-    return problem.solution(*_core.icm(*problem.arrays, options.max_iter))
+    return engines.solution_of(_core.icm, energy, init, options.max_iter)

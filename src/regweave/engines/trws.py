@@ -3,7 +3,6 @@
 from pydantic import Field
 
 from regweave import _core, engines
-from regweave.engines import check
 from regweave.types import Energy, IntArray, Solution
 
 
@@ -31,5 +30,4 @@ def minimize(energy: Energy, init: IntArray | None = None, options: Options = DE
 
     Kolmogorov (2006), "Convergent tree-reweighted message passing for energy minimization", PAMI 28(10).
     """
-    problem = check(energy, init)
-    return problem.solution(*_core.trws(*problem.arrays, options.max_iter, options.tol))
+    return engines.solution_of(_core.trws, energy, init, options.max_iter, options.tol)

@@ -30,7 +30,7 @@ from regweave.jobs.regions import region_table
 from regweave.jobs.store import run_tasks, worker_count
 from regweave.jobs.table import Table, TableColumns, read_table
 from regweave.jobs.workers import Outcome
-from regweave.measures.overlap import dice
+from regweave.measures.scores import dice
 from regweave.measures.statistics import patients_of
 from regweave.model import find_model
 from regweave.model.model import Model

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from regweave import extras, notices
-from regweave.config.presets import load as load_settings
-from regweave.config.presets import metric_weights, preset
+from regweave.config.settings import load as load_settings
+from regweave.config.settings import metric_weights, preset
 from regweave.errors import UsageError
 from regweave.io import image_sha256, names_file, owned_path, prepare_output, sha256
 from regweave.io.disk.files import is_file

@@ -12,7 +12,7 @@ from pydantic import Field
 from regweave.io.disk.records import Count, Number, RecordPart, Text
 from regweave.io.labels import match_structures
 from regweave.jobs.regions import region_table
-from regweave.measures.overlap import dice
+from regweave.measures.scores import dice
 from regweave.measures.statistics import patients_of
 from regweave.model.model import Model
 from regweave.run.resolve import predictor_of

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from regweave import notices
-from regweave.config import presets as registration_settings
+from regweave.config import settings as registration_settings
 from regweave.config.settings import Member, Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import image_sha256, sha256
@@ -26,9 +26,8 @@ from regweave.io.modality import BankName, bank_of
 from regweave.jobs.store import run_tasks, worker_count
 from regweave.jobs.table import PairFiles
 from regweave.jobs.workers import LANES, Cluster, Outcome, Placement, Team
-from regweave.measures.deformation import InverseError, Regularity
 from regweave.measures.likeness import Likeness
-from regweave.measures.scores import PairScore
+from regweave.measures.scores import InverseError, PairScore, Regularity
 from regweave.measures.verdict import Rules, Verdict, judge
 from regweave.model import find_model
 from regweave.model.model import Model

@@ -28,7 +28,7 @@ from regweave.run.images import FILES
 from regweave.run.memory import allowed_threads
 from regweave.run.read import Reading
 from regweave.spatial.voxels import default_window
-from regweave.spatial.warp import chained, inverse_of, invert, warp_image, warp_labels
+from regweave.spatial.warp import chained, invert, warp_image, warp_labels
 from regweave.threads import kernel_threads, side_by_side
 from regweave.types import Ends, Field, Float64Array, Geometry, Transform, Volume
 
@@ -137,7 +137,7 @@ def _first_space(people: Sequence[_Person]) -> tuple[Geometry, list[Float64Array
     centre = mean[:3, :3] @ first.geometry.points((np.array(first.geometry.shape) - 1) / 2.0) + mean[:3, 3]
     affine = first.geometry.affine.copy()
     affine[:3, 3] = centre - affine[:3, :3] @ ((np.array([x, y, z]) - 1) / 2.0)
-    return Geometry((x, y, z), affine), [one @ inverse_of(mean) for one in maps]
+    return Geometry((x, y, z), affine), [one @ np.linalg.inv(mean) for one in maps]
 
 
 def _registered(

@@ -18,8 +18,7 @@ import numpy as np
 
 from regweave import notices
 from regweave.engines import Solver
-from regweave.learning.cutting_plane import Convex, Mapper, Minimum, Oracle, Round, minimise
-from regweave.learning.qp import Regulariser
+from regweave.learning.cutting_plane import Convex, Mapper, Minimum, Oracle, Regulariser, Round, minimise
 from regweave.learning.samples import Labelling, Sample
 from regweave.types import Float64Array, IntArray, WeightTable
 

@@ -15,11 +15,10 @@ from pydantic import Field
 from regweave.errors import UsageError
 from regweave.io.disk.files import parse_toml, read_text
 from regweave.io.disk.records import LARGEST, Number, Text
-from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkScore
 from regweave.measures.likeness import Likeness, Reference, read_reference
 from regweave.measures.propagation import ClinicSection, PropagatedStructure, WholePair
-from regweave.measures.scores import PairScore
+from regweave.measures.scores import InverseError, PairScore
 
 SHIPPED = "rules.toml"
 CLINIC = "clinic_rules.toml"

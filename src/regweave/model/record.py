@@ -14,13 +14,21 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StrictBool, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    ValidationError,
+    field_validator,
+)
 
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
-from regweave.io.disk.files import sha256
+from regweave.io.disk.files import read_json, sha256
 from regweave.io.disk.outputs import atomic_path
-from regweave.io.disk.records import RecordPart, Text, read_record
 from regweave.io.modality import BankName
 from regweave.model.domain import Domain
 from regweave.types import WeightTable
@@ -94,18 +102,11 @@ class GateRecord(_Part):
     used: bool = False
 
 
-class TunedPoint(_Part):
-    """Mean Dice at one smoothness."""
-
-    smoothness: Number = None
-    mean_dice: Number = None
-
-
 class Tuning(_Part):
     """Smoothness that was taken, and the mean Dice at each value tried."""
 
     smoothness: Number = None
-    curve: tuple[TunedPoint, ...] = ()
+    curve: tuple[Mapping[str, Number], ...] = ()  # `smoothness` and `mean_dice`
     mean_dice: Number = None
 
 
@@ -115,18 +116,11 @@ class SmoothnessRecord(Tuning):
     refine: Tuning | None = None
 
 
-class FactorPoint(_Part):
-    """Mean Dice at one weight of a member."""
-
-    factor: Number = None
-    mean_dice: Number = None
-
-
 class MemberTrial(_Part):
     """Line search over the weight of one member of the refinement."""
 
     member: str = ""
-    curve: tuple[FactorPoint, ...] = ()
+    curve: tuple[Mapping[str, Number], ...] = ()  # `factor` and `mean_dice`
     before: Number = None
     used: Number = None
     gain: Number = None
@@ -378,11 +372,6 @@ class ModelFile(TableRecord, _Head):
     )
 
 
-class _EffortRecord(RecordPart):
-    model_sha256: Text
-    stages: dict[str, StageCount] = Field(default_factory=dict)
-
-
 def effort_path(model: Path) -> Path:
     """Return the file of the cost of a training, beside the model, which does not depend on the machine."""
     return model.with_name(f"{model.stem}.effort.json")
@@ -398,7 +387,8 @@ def write_effort(model: Path, stages: Mapping[str, Mapping[str, float]]) -> None
 def read_effort(model: Path) -> dict[str, StageCount]:
     """Return the cost of the stages; empty where there is no file of this model."""
     try:
-        found = read_record(_EffortRecord, effort_path(model))
-    except RegweaveError:
+        content = read_json(effort_path(model))
+        stages = {name: StageCount.model_validate(of) for name, of in content.get("stages", {}).items()}
+    except (RegweaveError, ValidationError, AttributeError):
         return {}
-    return found.stages if found.model_sha256 == sha256(model) else {}
+    return stages if content.get("model_sha256") == sha256(model) else {}

@@ -19,7 +19,7 @@ from regweave import registry
 from regweave._core import perceptron_cross_entropy
 from regweave.predictors import Classes, Examples, Names, Parts, Predictor, VoxelMm
 from regweave.predictors import _features as see
-from regweave.spatial.node_classes import numbers_of
+from regweave.spatial.control_grid import numbers_of
 from regweave.spatial.voxels import shrink_geometry
 from regweave.threads import present_threads
 from regweave.types import Float32Array, Float64Array, IntArray, LabelMap, Modality, StructureMaps, Volume

@@ -22,7 +22,7 @@ from regweave.io.labels import normalised
 from regweave.predictors import Classes, Examples, Names, Parts, Predictor, VoxelMm
 from regweave.predictors._features import WorkingGrid
 from regweave.predictors.perceptron import require_classes
-from regweave.spatial.node_classes import numbers_of
+from regweave.spatial.control_grid import numbers_of
 from regweave.spatial.voxels import Factors, shrink
 from regweave.threads import present_threads
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray, LabelMap, StructureMaps, Volume

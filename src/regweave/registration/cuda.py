@@ -25,12 +25,9 @@ from regweave.energy import QUIET_NODE, TIE_BREAK, Comparison, cost_volume, solv
 from regweave.errors import ResourceError
 from regweave.metrics import dwt, mi, mind
 from regweave.registration import cpu
-from regweave.registration import forces as continuous
-from regweave.registration.cpu import CPU, VALID_SHARE, StepSearch
-from regweave.registration.forces import DataTerm, Objective, isotropic, stretch
+from regweave.registration.cpu import CPU, VALID_SHARE, DataTerm, Objective, StepSearch, isotropic, stretch
 from regweave.registration.scene import CUT, Channels, Scene, View, view_of
-from regweave.spatial.control_grid import ControlGrid, LabelSet
-from regweave.spatial.node_classes import FOREGROUND_SHARE, numbers_of
+from regweave.spatial.control_grid import FOREGROUND_SHARE, ControlGrid, LabelSet, numbers_of
 from regweave.spatial.voxels import Factors, apply_window, sampled, shrink_geometry
 from regweave.spatial.warp import encode, voxel_matrix
 from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, IntArray, Solution, Terms, WeightTable
@@ -38,7 +35,7 @@ from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, IntA
 KEPT = 256  # Arrays in the cache of constants; the least recently used one is dropped first
 MOST_COUNTED = 65535  # Most voxels of a support that a joint histogram can count
 RULES = {"count": 0, "foreground": 1, "share": 2}
-"""Numbers by which the kernel knows the rules of `regweave.spatial.node_classes`."""
+"""Numbers by which the kernel knows the rules of `regweave.spatial.control_grid`."""
 SPREAD = 2  # Blocks round a folding voxel that are smoothed too
 
 
@@ -281,7 +278,7 @@ def _correlation(
 
 PENALTIES: dict[str, Callable[..., None]] = {
     "absolute": lambda kernels, balance, term, first, fixed, moved, *weight: kernels.absolute(
-        balance, fixed, moved, term.weight, *weight, continuous.SMALL_DIFFERENCE
+        balance, fixed, moved, term.weight, *weight, cpu.SMALL_DIFFERENCE
     ),
     "correlation": _correlation,
     "tensor": lambda kernels, balance, term, first, fixed, moved, *weight: kernels.tensor(
@@ -445,16 +442,16 @@ class CudaDevice:
 
     def smoothed(self, u: Any, sigma_mm: float, geometry: Geometry) -> Any:
         """Smooth a displacement by a Gaussian, a narrower one where that would fold."""
-        return continuous.smoothed(
+        return cpu.smoothed(
             u, sigma_mm, geometry, lambda u: self.kernels.least(self.kernels.jacobian(u)),
-            lambda u, sigma: self.kernels.gaussian(u, gaussian_sides(sigma, continuous.CUT)),
+            lambda u, sigma: self.kernels.gaussian(u, gaussian_sides(sigma, cpu.CUT)),
         )  # fmt: skip
 
     def data_terms(
         self, scene: CudaScene, u: Any, members: Sequence[Member], weights: WeightTable, settings: Refine
     ) -> Objective:
         """Terms of the members; the host's of those without kernels, and of images that are compared exactly."""
-        found = continuous.data_terms(self, scene, u, members, weights, settings)
+        found = cpu.data_terms(self, scene, u, members, weights, settings)
         own = {t.member.name for t in found.terms}
         if len(own) == len(members):
             return found
@@ -467,7 +464,7 @@ class CudaDevice:
         balance = self.kernels.balance(u)
         self._add(balance, term, compared)
         second, fourth = self.kernels.force_moments(balance.force)
-        return max(sqrt(fourth / max(second, 1e-30)), continuous.LEAST_FORCE)
+        return max(sqrt(fourth / max(second, 1e-30)), cpu.LEAST_FORCE)
 
     def _add(self, balance: Any, term: DataTerm, compared: Any) -> None:
         """Add cost and force of a comparison of features (C, X, Y, Z)."""
@@ -492,9 +489,9 @@ class CudaDevice:
         if objective.by_host or objective.bending_mm:
             there = self.download(u)
             force: Float32Array = np.zeros_like(there)
-            extra = continuous.host_forces(scene.host, objective.by_host, there, force)
+            extra = cpu.host_forces(scene.host, objective.by_host, there, force)
             if objective.bending_mm:
-                bent = continuous.bending(there, force, scene.geometry, smoothness, objective.bending_mm)
+                bent = cpu.bending(there, force, scene.geometry, smoothness, objective.bending_mm)
             kernels.add_force(balance, self.upload(force))
         data, smooth = balance.totals()
         return data + extra, smoothness * smooth + bent, balance.force
@@ -522,22 +519,22 @@ class CudaDevice:
         return self.upload(np.full(scene.geometry.shape, values[0], dtype=np.float32))
 
     def descent(self, settings: Refine, grid: ControlGrid, geometry: Geometry) -> Any:
-        """Return Adam at its start, as `regweave.registration.forces.Descent`."""
-        spacing, s = float(grid.spacing[0]), continuous
-        lengths, moments = (settings.rate * spacing, s.REACH * spacing), (s.FIRST_MOMENT, s.SECOND_MOMENT)
+        """Return Adam at its start, as `regweave.registration.cpu.Descent`."""
+        spacing = float(grid.spacing[0])
+        lengths, moments = (settings.rate * spacing, cpu.REACH * spacing), (cpu.FIRST_MOMENT, cpu.SECOND_MOMENT)
         lattice = self.constants.lattice(grid)
-        return self.kernels.Descent(self.queue, lattice, s.stretch(geometry), *lengths, s.QUIET, *moments)
+        return self.kernels.Descent(self.queue, lattice, stretch(geometry), *lengths, cpu.QUIET, *moments)
 
     def held_back(self, u: Any, update: Any, grid: ControlGrid) -> Any:
         """Return u ∘ (id + δ), δ that of the control points' update, held back where it would fold."""
-        limits = (continuous.LEAST_JACOBIAN, continuous.ATTEMPTS)
+        limits = (cpu.LEAST_JACOBIAN, cpu.ATTEMPTS)
         return self.kernels.held_back(u, update, self.constants.lattice(grid), *limits)[0]
 
     def unfolded(self, u: Any, factors: Factors, shape: tuple[int, int, int]) -> tuple[Any, Any]:
         """Return u, smoothed where it folds on the grid of the image, and the displacement there."""
-        knots, sides = u, gaussian_sides((1.0, 1.0, 1.0), continuous.CUT)
+        knots, sides = u, gaussian_sides((1.0, 1.0, 1.0), cpu.CUT)
         u = self.change_level(knots, factors, (1, 1, 1), shape)
-        for _ in range(continuous.ATTEMPTS):
+        for _ in range(cpu.ATTEMPTS):
             if (near := self.kernels.folded_blocks(u, knots.shape[1:], factors, SPREAD)) is None:
                 break
             knots = self.kernels.where_marked(knots, self.kernels.gaussian(knots, sides), near)

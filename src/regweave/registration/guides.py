@@ -13,7 +13,7 @@ from scipy import ndimage
 from scipy.optimize import linear_sum_assignment
 
 from regweave.config.settings import Member
-from regweave.registration.forces import stretch
+from regweave.registration.cpu import stretch
 from regweave.spatial.voxels import Factors, inside, shrink, shrink_geometry
 from regweave.types import Float32Array, Float64Array, Guides, Image, LabelMap, StructureMaps
 

@@ -11,7 +11,7 @@ from regweave import _core, notices
 from regweave.errors import UsageError
 from regweave.io.modality import with_modality
 from regweave.spatial.voxels import apply_window, default_window, extrapolated, inside, shrink, shrink_geometry
-from regweave.spatial.warp import inverse_of, voxel_matrix
+from regweave.spatial.warp import voxel_matrix
 from regweave.types import Float32Array, Float64Array, Image, IntArray, Volume
 
 # Voxels along the longest axis of the copies that the affine fit looks at, one after the other.
@@ -139,14 +139,8 @@ TINY = 1e-9
 SMALL = 1e-4  # Step of the differences that give the change of a map with a motion
 
 
-@dataclass(frozen=True)
-class Match:
-    """Fit of a map to the moving image: cost, residuals and weights of the voxels (V,)."""
-
-    cost: float
-    matrix: Float64Array
-    residual: Float64Array
-    weight: Float64Array
+Match = tuple[float, Float64Array, Float64Array, Float64Array]
+"""Cost of a map, its matrix (3, 4) between voxels, residuals and weights of the voxels, (V,)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -192,7 +186,7 @@ class PyramidLevel:
         match = self.match(theta)
         damping = 1e-3
         for _ in range(max_iter):
-            if not np.isfinite(match.cost):
+            if not np.isfinite(match[0]):
                 break
             hessian, slope = self.normal_equations(match)
             if rigid:
@@ -205,19 +199,19 @@ class PyramidLevel:
                 step = np.asarray(-np.linalg.solve(damped, slope), dtype=np.float64)
                 stepped = self.to_theta(self.moved(affine, step)) if rigid else theta + step.reshape(3, 4)
                 trial = self.match(stepped)
-                found = trial if trial.cost < match.cost else None
+                found = trial if trial[0] < match[0] else None
                 damping *= 0.1 if found else 10.0
             if found is None:
                 break
-            gain = match.cost - found.cost
+            gain = match[0] - found[0]
             affine = self.moved(affine, step) if rigid else affine
             theta, match, damping = stepped, found, max(damping, 1e-6)
-            if gain < 1e-5 * match.cost:
+            if gain < 1e-5 * match[0]:
                 break
         if rigid:
             return affine
         in_voxels = np.vstack([theta @ self.to_centred, [0.0, 0.0, 0.0, 1.0]])
-        return np.asarray(self.moving.geometry.affine @ in_voxels @ inverse_of(self.fixed.geometry.affine))
+        return np.asarray(self.moving.geometry.affine @ in_voxels @ np.linalg.inv(self.fixed.geometry.affine))
 
     def motions(self, affine: Float64Array) -> Float64Array:
         """Change of the centred map (12, 6) with three rotations about the middle of the image and three shifts."""
@@ -241,12 +235,12 @@ class PyramidLevel:
 
     def cost(self, affine: Float64Array) -> float:
         """Share of the moving image that an LPS affine map leaves unexplained; infinite without overlap."""
-        return self.match(self.to_theta(affine)).cost
+        return self.match(self.to_theta(affine))[0]
 
     def to_theta(self, affine: Float64Array) -> Float64Array:
         """Return an LPS map as (3, 4) between centred fixed voxels and moving voxels."""
         in_voxels = voxel_matrix(self.fixed.geometry, self.moving.geometry, affine)
-        return np.asarray(in_voxels @ inverse_of(self.to_centred))
+        return np.asarray(in_voxels @ np.linalg.inv(self.to_centred))
 
     def match(self, theta: Float64Array) -> Match:
         """Warp the moving image and compare it with what the fixed one predicts."""
@@ -257,7 +251,7 @@ class PyramidLevel:
         if self.fixed.weight is not None:
             valid *= self.fixed.weight.ravel()
         if valid[self.foreground].sum() < LEAST_OVERLAP * self.foreground.sum():
-            return Match(np.inf, matrix, valid, valid)
+            return np.inf, matrix, valid, valid
         if self.fixed.emphasis is not None:
             valid *= self.fixed.emphasis.ravel()
         warped = _core.warp(self.moving.data, matrix, self.still, 0.0, True).ravel().astype(np.float64)
@@ -266,7 +260,7 @@ class PyramidLevel:
         residual = warped - self.table(warped, weight)[self.bins]
         spread = warped - (warped * valid).sum() / valid.sum()
         cost = _cauchy(residual, valid) / max(_cauchy(spread, valid), TINY)
-        return Match(cost, matrix, residual, weight)
+        return cost, matrix, residual, weight
 
     def table(self, values: Float64Array, weight: Float64Array) -> Float64Array:
         """Weighted mean of the values for each fixed intensity, shape (32,)."""
@@ -276,8 +270,9 @@ class PyramidLevel:
     def normal_equations(self, match: Match) -> tuple[Float64Array, Float64Array]:
         """Return the Gauss–Newton matrix (12, 12) and right-hand side (12,); the table follows the map."""
         shape = self.fixed.geometry.shape
-        weight, residual = match.weight.reshape(shape), match.residual.reshape(shape)
-        return _core.normal_equations(self.gradient, match.matrix, self.bins.reshape(shape), weight, residual, N_BINS)
+        _, matrix, residual, weight = match
+        bins, weight, residual = self.bins.reshape(shape), weight.reshape(shape), residual.reshape(shape)
+        return _core.normal_equations(self.gradient, matrix, bins, weight, residual, N_BINS)
 
 
 def coarser(volume: Volume, step_mm: float, *, bone: bool = False) -> Coarse:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from regweave import notices
 from regweave.errors import UsageError
 from regweave.registration.structure_start import smooth_displacement, unfolded
-from regweave.spatial.warp import beyond, compose, determinant, inverse_of, resample, warp_points
+from regweave.spatial.warp import beyond, compose, determinant, resample, warp_points
 from regweave.types import Field, Float32Array, Float64Array, ImagePair, Transform
 
 REACHES = (0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.055, 0.04, 0.025)
@@ -76,7 +76,7 @@ class PointGuides:
         reasons = dict.fromkeys(np.flatnonzero(~used).tolist(), "outside an image")
         at = np.flatnonzero(used)
         field = pair.initial_field or Field.zero(pair.fixed.geometry)
-        back = inverse_of(pair.initial)
+        back = np.linalg.inv(pair.initial)
         here = warp_points(fixed[at], Transform(field))
         there = moving[at] @ back[:3, :3].T + back[:3, 3]
         for k, off in contradicting(here, there - here, accuracy_mm, reaches_mm(field)).items():
@@ -113,7 +113,7 @@ class PointGuides:
         return replace(pair, initial_field=self._drawn(field, pair.initial, reaches_mm(field)))
 
     def _drawn(self, field: Field, affine: Float64Array, reaches: Sequence[float]) -> Field:
-        back = inverse_of(affine)
+        back = np.linalg.inv(affine)
         return drawn(field, self.fixed, self.moving @ back[:3, :3].T + back[:3, 3], self.accuracy_mm, reaches)
 
 
@@ -144,7 +144,7 @@ def _predicted_errors(
     """
     centred, apart, best = vectors - np.median(vectors, axis=0), _apart(points), (np.zeros(0), np.zeros(0))
     for reach in reaches:
-        inverse = inverse_of(np.exp(-apart / (2 * reach**2)) + LOOSE * np.eye(len(points)))
+        inverse = np.linalg.inv(np.exp(-apart / (2 * reach**2)) + LOOSE * np.eye(len(points)))
         certainty = inverse.diagonal()
         off = np.linalg.norm(inverse @ centred / certainty[:, None], axis=1)
         if not len(best[0]) or np.median(off) < np.median(best[0]):

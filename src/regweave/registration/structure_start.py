@@ -7,6 +7,7 @@ ever narrower Gaussian kernels (kriging), each weakened until it folds nowhere.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from scipy import ndimage
 
 from regweave import notices
 from regweave.registration.initial import VOLUME_RATIOS
-from regweave.spatial.warp import compose, determinant, inverse_of, warp_points
+from regweave.spatial.warp import compose, determinant, warp_points
 from regweave.types import Field, Float32Array, Float64Array, Geometry, ImagePair, StructureMaps, Transform
 
 SURE = 0.5  # Probability from which on a voxel counts
@@ -47,7 +48,7 @@ def started_from_structures(pair: ImagePair) -> ImagePair:
         )
         return pair
     fixed, moving = here[both].reshape(-1, 3), there[both].reshape(-1, 3)
-    affine = pair.initial @ fitted_affine(fixed, _moved(moving, inverse_of(pair.initial)))
+    affine = pair.initial @ fitted_affine(fixed, _moved(moving, np.linalg.inv(pair.initial)))
     ratio = float(np.linalg.det(affine[:3, :3]))
     if not VOLUME_RATIOS[0] <= ratio <= VOLUME_RATIOS[1]:
         notices.warn(
@@ -55,7 +56,7 @@ def started_from_structures(pair: ImagePair) -> ImagePair:
             f"{VOLUME_RATIOS[1]}); the start before it is used: a structure may have been made out in the wrong place"
         )
         return pair
-    field = composed_displacement(fixed, _moved(moving, inverse_of(affine)), pair.fixed.geometry)
+    field = composed_displacement(fixed, _moved(moving, np.linalg.inv(affine)), pair.fixed.geometry)
     return replace(pair, initial=affine, initial_field=field)
 
 
@@ -128,5 +129,5 @@ def unfolded(field: Float32Array, geometry: Geometry) -> Field:
     return Field.zero(geometry)
 
 
-def _moved(points: Float64Array, affine: Float64Array) -> Float64Array:
-    return points @ affine[:3, :3].T + affine[:3, 3]
+def _moved(points: Float64Array, affine: NDArray[Any]) -> Float64Array:
+    return np.asarray(points @ affine[:3, :3].T + affine[:3, 3])

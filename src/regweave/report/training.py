@@ -55,8 +55,8 @@ def page_text(name: str, model: Model, effort: Mapping[str, StageCount], back: t
         },
         "columns": list(zip(w.classes, w.matrix.T.tolist(), strict=True)),
         "gates": [(c, record.gates.get(str(c), GateRecord())) for c in w.classes] if record.gates else [],
-        "members": [(line, {p.factor: p.mean_dice for p in line.curve}) for line in members],
-        "factors": sorted({p.factor for line in members for p in line.curve if p.factor is not None}),
+        "members": [(line, {p.get("factor"): p.get("mean_dice") for p in line.curve}) for line in members],
+        "factors": sorted({f for line in members for p in line.curve if (f := p.get("factor")) is not None}),
         "stages": _stages(record, effort),
         "timed": bool(effort),
     }
@@ -156,7 +156,7 @@ def surrogate(candidates: Sequence[Candidate]) -> list[Markup]:
 
 def _tuning(name: str, tuned: Tuning) -> Markup:
     """Draw the Dice of the uniform bank over the smoothness that was tried; warn where the curve has not turned."""
-    curve = [(p.smoothness, _number(p.mean_dice)) for p in tuned.curve if p.smoothness is not None]
+    curve = [(at, _number(p.get("mean_dice"))) for p in tuned.curve if (at := p.get("smoothness")) is not None]
     points = [(math.log10(smoothness), dice) for smoothness, dice in curve if smoothness > 0]
     if not points:
         return Markup()

@@ -21,9 +21,7 @@ from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
 from regweave.io.disk.records import Count, Measured, RecordPart, Text, Whole
 from regweave.io.geometry import affine_of
-from regweave.measures.deformation import InverseError
-from regweave.measures.overlap import dice
-from regweave.measures.scores import PairScore, score_labels
+from regweave.measures.scores import InverseError, PairScore, dice, score_labels
 from regweave.registration.align import Step
 from regweave.spatial.voxels import body_mask, inside
 from regweave.spatial.warp import inverse_errors_mm, summary_mm, warp_image, warp_labels

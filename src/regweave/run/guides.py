@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from regweave import notices
-from regweave.config.presets import metric_weights
+from regweave.config.settings import metric_weights
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.labels import normalised
-from regweave.measures.overlap import dice
+from regweave.measures.scores import dice
 from regweave.registration.guides import choose, guides_of
 from regweave.run.record import GuidesRecord
 from regweave.run.resolve import Recipe

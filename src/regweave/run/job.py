@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from regweave import __version__, notices
-from regweave.config.presets import Metrics, choose_settings, metric_weights, validate
-from regweave.config.settings import Settings
+from regweave.config.settings import Metrics, Settings, choose_settings, metric_weights, validate
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import image_sha256
 from regweave.io.disk.files import is_file

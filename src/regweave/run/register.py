@@ -10,23 +10,20 @@ from typing import Any
 import numpy as np
 
 from regweave import notices
-from regweave.config.presets import metric_weights
-from regweave.config.settings import Settings
+from regweave.config.settings import Settings, metric_weights
 from regweave.io import fill_value
 from regweave.io.disk.files import is_file, peak_memory_mb
 from regweave.io.disk.records import this_program
-from regweave.measures.deformation import InverseError, regularity
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.likeness import likeness_of
-from regweave.measures.scores import PairScore
+from regweave.measures.scores import InverseError, PairScore, regularity
 from regweave.options import called
 from regweave.progress import OnProgress, ProgressReporter, RegistrationBar
 from regweave.registration import devices
-from regweave.registration.align import Alignment, Step, align
+from regweave.registration.align import Alignment, Refinement, RefineStep, Step, align, refine, warn_if_left_out
 from regweave.registration.cpu import Device
 from regweave.registration.initial import STRUCTURES
 from regweave.registration.point_guides import PointGuides
-from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out
 from regweave.registration.structure_start import started_from_structures
 from regweave.run import check as checking
 from regweave.run import record

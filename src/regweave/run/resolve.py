@@ -14,8 +14,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from regweave import notices
-from regweave.config.presets import with_refinement_of_preset
-from regweave.config.settings import BANKS, Settings
+from regweave.config.settings import BANKS, Settings, with_refinement_of_preset
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.labels import StructureMatch, list_names, match_structures, real_names
 from regweave.io.modality import BankName, Stated, bank_of

@@ -31,14 +31,12 @@ from regweave.errors import RegweaveError
 from regweave.io import atomic_path, fill_value, prepare_output, read_image, read_labels, require_absent
 from regweave.io.disk.files import is_folder, read_json
 from regweave.io.disk.records import RESULT, Number, RecordPart, Text, Whole, checked, plain, write_record
-from regweave.measures.deformation import InverseError, Regularity, RoundTrip
 from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_landmarks
 from regweave.measures.likeness import Likeness
 from regweave.measures.propagation import ClinicSection
-from regweave.measures.scores import PairScore, StructureScore
+from regweave.measures.scores import InverseError, PairScore, Regularity, RoundTrip, StructureScore
 from regweave.measures.verdict import Rules, Verdict, default_rules, judge
-from regweave.registration.align import StepRecord
-from regweave.registration.refine import RefineStep
+from regweave.registration.align import RefineStep, StepRecord
 from regweave.run import images as outputs
 from regweave.run.check import Check
 from regweave.run.images import OutputImages, SavedImages

@@ -1,7 +1,8 @@
-"""Control grid of nodes: where they are, which voxels each one looks at."""
+"""Control grid of nodes: where they are, which voxels each one looks at, and which classes these give it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -9,7 +10,7 @@ from math import prod
 import numpy as np
 
 from regweave import _core
-from regweave.types import Float32Array, Float64Array, Geometry, IntArray
+from regweave.types import Float32Array, Float64Array, Geometry, IntArray, LabelArray
 
 SLACK = 1e-4  # Parts of a voxel or of a control spacing that rounding in a header explains; they decide nothing
 
@@ -89,10 +90,6 @@ class ControlGrid:
             out = windows.mean(axis=-1).take(start, axis=axis - 3)
         return out.reshape(*values.shape[:-3], -1).astype(np.float32)
 
-    def means(self, values: Float32Array) -> Float32Array:
-        """Return what `pool` does of one image, (X, Y, Z) to (N,), by a kernel."""
-        return _core.support_means(np.ascontiguousarray(values, dtype=np.float32), *self.support_arguments)
-
     def shares(self, numbers: IntArray, n: int) -> Float32Array:
         """Count numbers from 0 to n - 1 in the support of each node: (X, Y, Z) to shares (N, n)."""
         return _core.support_shares(np.ascontiguousarray(numbers, dtype=np.int32), *self.support_arguments, n)
@@ -152,3 +149,49 @@ def shift(features: Float32Array, displacement: Float64Array) -> Float32Array:
         b = out.take((index + 1).clip(0, n - 1), axis=axis - 3)
         out = a + fraction * (b - a)
     return np.ascontiguousarray(out, dtype=np.float32)
+
+
+FOREGROUND_SHARE = 0.05
+"""A support with at least this share of foreground belongs to its largest structure under ``foreground``."""
+
+
+def one_hot(labels: LabelArray, classes: tuple[int, ...]) -> Float32Array:
+    """Masks of the classes, (C, X, Y, Z); labels without a column count as the first class, the background."""
+    masks = np.stack([labels == c for c in classes]).astype(np.float32)
+    masks[0] = 1 - masks[1:].sum(axis=0)
+    return masks
+
+
+def numbers_of(labels: LabelArray, classes: tuple[int, ...]) -> IntArray:
+    """Return the place of each label among the classes, 0, the background's, for labels without one."""
+    order = np.argsort(classes)
+    known = np.array(classes)[order]
+    place = np.searchsorted(known, labels).clip(max=len(known) - 1)
+    return np.where(known[place] == labels, order[place], 0).astype(np.int32)
+
+
+def count(shares: Float32Array) -> Float32Array:
+    """Give the node to the class with the most voxels, the paper's rule: (..., C) to (..., C)."""
+    return _winner(shares)
+
+
+def foreground(shares: Float32Array) -> Float32Array:
+    """Give the node to its largest structure where 5 % of the support is foreground, else to the background."""
+    weighted = shares.copy()
+    weighted[..., 0] = np.where(shares[..., 1:].sum(axis=-1) >= FOREGROUND_SHARE, -1.0, 2.0)
+    return _winner(weighted)
+
+
+def share(shares: Float32Array) -> Float32Array:
+    """Let each class vote with its share of the voxels."""
+    total = shares.sum(axis=-1, keepdims=True)
+    return np.asarray(shares / np.maximum(total, np.float32(1e-6)), dtype=np.float32)
+
+
+def _winner(score: Float32Array) -> Float32Array:
+    out = np.zeros_like(score)
+    np.put_along_axis(out, score.argmax(axis=-1)[..., None], np.float32(1), axis=-1)
+    return out
+
+
+RULES: dict[str, Callable[[Float32Array], Float32Array]] = {"count": count, "foreground": foreground, "share": share}

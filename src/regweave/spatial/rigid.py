@@ -12,7 +12,7 @@ from scipy import ndimage
 
 from regweave import _core
 from regweave.spatial.voxels import shrink
-from regweave.spatial.warp import determinant, inverse_of, voxel_matrix, warp_labels, warp_points
+from regweave.spatial.warp import determinant, voxel_matrix, warp_labels, warp_points
 from regweave.types import Field, Float32Array, Float64Array, Geometry, IntArray, LabelMap, Transform
 
 MOST_POINTS = 20_000  # Points of a part to which a motion is fitted
@@ -123,7 +123,7 @@ def owners(grid: Geometry, parts: LabelMap, motions: dict[int, Float64Array]) ->
             continue
         mask = parts.data[box] == value
         first = np.array([side.start for side in box])
-        back = inverse_of(motions[value])
+        back = np.linalg.inv(motions[value])
         places = parts.geometry.points((np.argwhere(mask) + first).astype(np.float64))
         at = np.floor(grid.index(places @ back[:3, :3].T + back[:3, 3])).astype(int)
         low = np.clip(at.min(axis=0) - 1, 0, grid.shape)
@@ -145,7 +145,7 @@ def owners(grid: Geometry, parts: LabelMap, motions: dict[int, Float64Array]) ->
 
 def _change(transform: Transform, owner: IntArray, motions: dict[int, Float64Array]) -> Float32Array:
     """Change of the displacement (3, X, Y, Z) that makes it rigid where a part owns a voxel."""
-    change, back = np.zeros_like(transform.field.data), inverse_of(transform.affine)
+    change, back = np.zeros_like(transform.field.data), np.linalg.inv(transform.affine)
     for value, box in enumerate(ndimage.find_objects(owner), start=1):
         if box is not None:
             index = (np.argwhere(owner[box] == value) + [side.start for side in box]).T

@@ -108,12 +108,8 @@ def bright_mask(image: Volume) -> NDArray[np.bool_]:
     low, high = float(image.data.min()), float(image.data.max())
     if low == high:
         return np.ones(image.data.shape, dtype=bool)
-    return np.asarray(image.data > _otsu(image.data, low, high))
-
-
-def _otsu(data: Float32Array, low: float, high: float) -> float:
     edges = np.linspace(low, high, BINS + 1)
-    counts = _core.histogram(np.ascontiguousarray(data, dtype=np.float32), edges)
+    counts = _core.histogram(np.ascontiguousarray(image.data, dtype=np.float32), edges)
     share = counts / counts.sum()
     centres = (edges[:-1] + edges[1:]) / 2
     below, mean = np.cumsum(share), np.cumsum(share * centres)
@@ -121,4 +117,4 @@ def _otsu(data: Float32Array, low: float, high: float) -> float:
         between = (mean[-1] * below - mean) ** 2 / (below * (1 - below))
     # Between two far peaks all thresholds are as good: take the middle one, not the edge of the air.
     best = np.flatnonzero(np.isclose(between, np.nanmax(between), rtol=1e-9, atol=0.0))
-    return float(edges[1:][best].mean())
+    return np.asarray(image.data > float(edges[1:][best].mean()))

@@ -36,7 +36,7 @@ def voxel_matrix(fixed: Geometry, moving: Geometry, affine: Float64Array) -> Flo
 
 def to_voxels(field: Field) -> Float32Array:
     """Return a field's displacements in voxels of its grid, float32 (3, X, Y, Z)."""
-    return turned(field.data, inverse_of(field.geometry.affine[:3, :3]))
+    return turned(field.data, np.linalg.inv(field.geometry.affine[:3, :3]))
 
 
 def to_field(displacement: Float32Array, geometry: Geometry) -> Field:
@@ -125,7 +125,7 @@ def warp_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
         raise UsageError("E116", f"points have shape {given.shape}, needed is (..., 3)", "give x, y, z in LPS mm")
     points = given.reshape(-1, 3)
     field = transform.interpolated
-    to_index = inverse_of(field.geometry.affine)
+    to_index = np.linalg.inv(field.geometry.affine)
     index = (points @ to_index[:3, :3].T + to_index[:3, 3]).T
     shift = [ndimage.map_coordinates(c, index, order=1, mode="nearest", output=np.float64) for c in field.data]
     moved = points + np.stack(shift, axis=-1)
@@ -138,12 +138,7 @@ def beyond(points_mm: Float64Array, grid: Geometry) -> NDArray[np.bool_]:
     return np.asarray((np.abs(index - (np.array(grid.shape) - 1) / 2) > np.array(grid.shape) / 2).any(axis=1))
 
 
-def inverse_of(matrix: Float64Array) -> Float64Array:
-    """Invert a square matrix in float64."""
-    return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
-
-
-def turned(vectors: Float32Array, matrix: Float64Array) -> Float32Array:
+def turned(vectors: Float32Array, matrix: NDArray[Any]) -> Float32Array:
     """Multiply vectors (3, X, Y, Z) by a 3×3 matrix."""
     return _core.turn_vectors(np.ascontiguousarray(vectors, dtype=np.float32), matrix.tolist())
 
@@ -171,7 +166,7 @@ def _by_slabs(transform: Transform, moving: Geometry, warp: Callable[[Float64Arr
     for slab in (parts := slabs(field.geometry.shape)):
         matrix = whole.copy()
         matrix[:, 3] += slab.start * whole[:, 0]
-        found = warp(matrix, turned(field.data[:, slab], inverse_of(field.geometry.affine[:3, :3])))
+        found = warp(matrix, turned(field.data[:, slab], np.linalg.inv(field.geometry.affine[:3, :3])))
         if len(parts) == 1:
             return found
         out = np.empty(field.geometry.shape, dtype=found.dtype) if out is None else out
@@ -215,27 +210,13 @@ def determinant(field: Field, *, kernels: Any = _core) -> Float32Array:
 
     It is the same in voxels and in millimetres. ``kernels`` are the functions of `regweave._core` or those of a GPU.
     """
-    parts = slabs(field.geometry.shape)
-    if len(parts) == 1:
-        return _planes(field, parts[0], kernels)
     out = np.empty(field.geometry.shape, dtype=np.float32)
-    for slab in parts:
-        out[slab] = _planes(field, slab, kernels)
+    for slab in slabs(field.geometry.shape):  # with its neighbours, which differences need
+        low, high = max(0, slab.start - 1), min(slab.stop + 1, field.geometry.shape[0])
+        part = Geometry((high - low, *field.geometry.shape[1:]), field.geometry.affine)  # its place does not matter
+        values: Float32Array = kernels.jacobian(to_voxels(Field(field.data[:, low:high], part)))
+        out[slab] = values[slab.start - low : slab.stop - low]
     return out
-
-
-def _planes(field: Field, slab: slice, kernels: Any) -> Float32Array:
-    """Return the determinants of some planes, which differences with their neighbours need."""
-    begin, end = slab.start, slab.stop
-    low, high = max(0, begin - 1), min(end + 1, field.geometry.shape[0])
-    part = Geometry((high - low, *field.geometry.shape[1:]), field.geometry.affine)  # where it lies does not matter
-    values: Float32Array = kernels.jacobian(to_voxels(Field(field.data[:, low:high], part)))
-    return values[begin - low : end - low]
-
-
-def log_deviation(values: Float32Array, least: float, most: float, shift: float = 0.0) -> float:
-    """Return the standard deviation of log(value + shift), cut to ``least`` and ``most`` before the logarithm."""
-    return _core.log_spread(np.ascontiguousarray(values.ravel(), dtype=np.float32), shift, least, most)[1]
 
 
 PART = 1 << 20  # Numbers that are looked at together
@@ -260,7 +241,7 @@ def invert(
     field = transform.interpolated
     fixed = field.geometry
     matrix = voxel_matrix(fixed, geometry, transform.affine)
-    back = inverse_of(transform.affine)
+    back = np.asarray(np.linalg.inv(transform.affine), dtype=np.float64)
     ends = None if transform.ends is None else transform.ends.turned()
     if not field.data.any():  # a linear map has an exact inverse
         return Transform(Field.zero(geometry), back, ends), np.zeros(geometry.shape, dtype=np.float32)
@@ -287,7 +268,7 @@ def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = 
         matrix, ways = voxel_matrix(fixed, moving, forward.affine), (fixed.affine, forward.affine, inverse.affine)
         errors: Float32Array = kernels.return_errors(to_voxels(forward.field), matrix, inverse.field.data, *ways)
         return errors
-    maps = (fixed.affine, forward.affine, inverse_of(moving.affine), inverse.affine)
+    maps = (fixed.affine, forward.affine, np.linalg.inv(moving.affine), inverse.affine)
     there, back = (np.ascontiguousarray(t.field.data, dtype=np.float32) for t in (forward, inverse))
     return _core.round_trip(there, back, *(m[:3].tolist() for m in maps))
 

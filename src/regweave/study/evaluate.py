@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, PrivateAttr, StrictBool, model_validator
 
 from regweave import extras, notices
-from regweave.config.presets import choose_settings
-from regweave.config.settings import Settings
+from regweave.config.settings import Settings, choose_settings
 from regweave.errors import UsageError
 from regweave.io import owned_path, prepare_output
 from regweave.io.disk import records

@@ -15,7 +15,7 @@ from regweave.jobs.table import Fold, PairFiles
 from regweave.measures.scores import PairScore
 from regweave.measures.statistics import error_by_patient, paired_bootstrap
 from regweave.model.model import Model
-from regweave.model.record import Gain, GateRecord, Levels, TunedPoint, Tuning
+from regweave.model.record import Gain, GateRecord, Levels, Tuning
 from regweave.registration.initial import STRUCTURES
 from regweave.training.predictor_fits import Predictors
 from regweave.training.state import TrainingLog
@@ -80,7 +80,7 @@ def gain_interval(before: PairScores, after: PairScores, folds: Sequence[Fold]) 
 
 def tuning_record(best: float, curve: Mapping[float, float]) -> Tuning:
     """Return the record of a line search: the value taken, and the mean Dice of each value."""
-    points = tuple(TunedPoint(smoothness=value, mean_dice=dice) for value, dice in curve.items())
+    points = tuple({"smoothness": value, "mean_dice": dice} for value, dice in curve.items())
     return Tuning(smoothness=best, curve=points, mean_dice=curve[best])
 
 

@@ -26,8 +26,15 @@ from pydantic import (
 )
 
 from regweave import extras, predictors
-from regweave.config.presets import Metrics, choose_settings, metric_weights, read_table, validate
-from regweave.config.settings import Settings, describe_problems
+from regweave.config.settings import (
+    Metrics,
+    Settings,
+    choose_settings,
+    describe_problems,
+    metric_weights,
+    read_table,
+    validate,
+)
 from regweave.errors import UsageError
 from regweave.jobs.runner import next_values
 from regweave.jobs.table import Pairs

@@ -13,7 +13,7 @@ from regweave import predictors
 from regweave.jobs.store import content_hash
 from regweave.jobs.table import PairFiles, deal_patients
 from regweave.jobs.workers import program_hash
-from regweave.measures.overlap import dice
+from regweave.measures.scores import dice
 from regweave.model.archive import read_archive, write_archive
 from regweave.model.record import LeftOutDice, PredictorChoice
 from regweave.predictors import Choice, Examples, Parts, Predictor

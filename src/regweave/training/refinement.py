@@ -29,7 +29,6 @@ from regweave.jobs.store import content_hash
 from regweave.jobs.table import Fold, PairFiles, one_by_one
 from regweave.model.record import (
     BackgroundTrial,
-    FactorPoint,
     GateRecord,
     MemberTrial,
     OwnWeights,
@@ -461,7 +460,7 @@ def mix_refinement(
             new = register([start.share_out({**factors, member: f}) for f in tried])
             found.update(zip(tried, new, strict=True))
         best, gate = choose(found, partial(_judge, found, now, folds), now)
-        curve = tuple(FactorPoint(factor=f, mean_dice=overall(found[f], known)) for f in sorted(found))
+        curve = tuple({"factor": f, "mean_dice": overall(found[f], known)} for f in sorted(found))
         judged = gate.model_dump(exclude={"used"})
         trail.append(MemberTrial(member=member, curve=curve, before=now, used=best, **judged))
         curves.append(Curve(member, found, best))

@@ -43,18 +43,13 @@ class Energy:
     base: Float64Array | None = None
     """Positions the nodes start from, (N, 3); None means all zero: the pairwise term is then a metric on labels."""
 
-    def positions(self, labels: IntArray) -> Float64Array:
-        """Position of each node under a labelling, shape (*shape, 3)."""
-        grid = np.stack(np.meshgrid(*self.offsets, indexing="ij"), axis=-1).reshape(-1, 3)
-        p = grid[labels]
-        if self.base is not None:
-            p = p + self.base
-        return np.asarray(p.reshape(*self.shape, 3))
-
     def pairwise(self, labels: IntArray) -> float:
-        """Sum over edges of the L1 distance of the two positions, without the weight."""
-        p = self.positions(labels)
-        return float(sum(np.abs(np.diff(p, axis=axis)).sum() for axis in range(3)))
+        """Sum over edges of the L1 distance of the positions of two nodes, without the weight."""
+        position = np.stack(np.meshgrid(*self.offsets, indexing="ij"), axis=-1).reshape(-1, 3)[labels]
+        if self.base is not None:
+            position = position + self.base
+        grid = position.reshape(*self.shape, 3)
+        return float(sum(np.abs(np.diff(grid, axis=axis)).sum() for axis in range(3)))
 
     def __call__(self, labels: IntArray) -> float:
         """Energy of a labelling (N,), in float64."""

@@ -26,12 +26,12 @@ from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.jobs.table import PairFiles, write_pairs
 from regweave.measures.scores import dice, regularity, surface_distances
 from regweave.measures.statistics import paired_bootstrap
-from regweave.run.read import read_inputs
+from regweave.run.read import Reading, read_inputs
 from regweave.run.resolve import Recipe
 from regweave.run.result import Result
 from regweave.run.start import start_pair
 from regweave.spatial.warp import determinant, warp_labels
-from regweave.types import Field, Image, ImagePair, LabelMap, Transform, WeightTable
+from regweave.types import Field, Image, ImagePair, LabelMap, Transform, Volume, WeightTable
 
 PHANTOM = "phantom"
 N_PHANTOMS = 8
@@ -45,12 +45,16 @@ Couples = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class PairName:
-    """Which two cases of a set; ``subject`` is the person (or phantom) that the fixed image shows."""
+    """Which two cases of a set."""
 
     set: str
     fixed: str
     moving: str
-    subject: str
+
+    @property
+    def subject(self) -> str:
+        """Person (or phantom) that the fixed image shows."""
+        return subject_of(self.fixed)
 
     def __str__(self) -> str:
         return f"{self.moving} to {self.fixed}"
@@ -178,6 +182,15 @@ def read_case(name: str, case: str) -> Image:
     return Image.of(read_image(path), labels)
 
 
+def segmented(name: str, case: str) -> tuple[Volume, LabelMap]:
+    """Image of a case with its modality, and its labels; those that do not count are background."""
+    reading, path = Reading(classes=tuple(SETS[name].labels)), image_file(name, case)
+    volume = reading.image(path)
+    labels = reading.labels(path.with_name("labels.nii.gz"), volume.geometry)
+    assert labels is not None
+    return volume, LabelMap(labels.data, labels.geometry, SETS[name].labels)
+
+
 def files(name: PairName) -> dict[str, Path]:
     """Files of a pair of a real set: fixed, moving, fixed_labels, moving_labels."""
     found = {"fixed": image_file(name.set, name.fixed), "moving": image_file(name.set, name.moving)}
@@ -208,12 +221,7 @@ def choose_pairs(name: str, n_pairs: int | None, seed: int) -> list[PairName]:
     if n_pairs is not None and n_pairs < len(couples):
         chosen = np.random.default_rng(seed).choice(len(couples), n_pairs, replace=False)
         couples = [couples[i] for i in sorted(chosen)]
-    return named(name, couples)
-
-
-def named(name: str, couples: Iterable[tuple[str, str]]) -> list[PairName]:
-    """Pairs of a set from the names of their cases."""
-    return [PairName(name, fixed, moving, subject_of(fixed)) for fixed, moving in couples]
+    return [PairName(name, *couple) for couple in couples]
 
 
 def patients(set_name: str) -> tuple[list[str], list[str]]:
@@ -235,7 +243,7 @@ def test_pairs(set_name: str, limit: int | None) -> list[PairName]:
 def _pairs_among(set_name: str, people: Sequence[str], limit: int | None) -> list[PairName]:
     couples = SETS[set_name].couples([case for case in cases_of(set_name) if subject_of(case) in people])
     n = len(couples)
-    return named(set_name, (couples[k * stride(n) % n] for k in range(n if limit is None else min(limit, n))))
+    return [PairName(set_name, *couples[k * stride(n) % n]) for k in range(n if limit is None else min(limit, n))]
 
 
 def stride(n: int) -> int:
@@ -266,13 +274,13 @@ def covering_pairs(set_name: str, cases: list[str], limit: int, rng: np.random.G
     couples = SETS[set_name].couples(cases)
     couples = [couples[k] for k in rng.permutation(len(couples))]
     used: Counter[tuple[str, str]] = Counter()
-    out: Couples = []
+    out: list[PairName] = []
     while couples and len(out) < limit:
         fixed, moving = min(couples, key=lambda c: _wear(used, c))
         couples.remove((fixed, moving))
         used.update([("fixed", subject_of(fixed)), ("moving", subject_of(moving)), ("case", fixed), ("case", moving)])
-        out.append((fixed, moving))
-    return named(set_name, out)
+        out.append(PairName(set_name, fixed, moving))
+    return out
 
 
 def _wear(used: Counter[tuple[str, str]], couple: tuple[str, str]) -> tuple[int, int, int]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from _common import ROOT, claim, parser, write
 from _map_folder import map_folder
-from _pairs import SETS, PairName, cases_of, files, fold_pairs, folds_of, mean_of, subject_of, write_csv
+from _pairs import SETS, cases_of, fold_pairs, folds_of, mean_of, segmented, subject_of, write_csv
 from regweave import predictors
 from regweave.config import settings as presets
 from regweave.config.settings import Settings
@@ -211,10 +211,8 @@ class Study:
         cases = [case for case, of in folds_of(self.set).items() if of != fold]
         chosen = cases[:: max(1, len(cases) // IMAGES)][: 1 if self.kind == "stored_maps" else IMAGES]
         people = [subject_of(case) for case in chosen]
-        found = [files(PairName(self.set, case, case, who)) for case, who in zip(chosen, people, strict=True)]
-        volumes = [self.reading.image(f["fixed"]) for f in found]
-        labels = [self.reading.labels(f["fixed_labels"], v.geometry) for f, v in zip(found, volumes, strict=True)]
-        return predictors.fit(self.kind, Examples(volumes, labels, self.classes, self.modality, 0, people))  # type: ignore[arg-type]
+        volumes, labels = zip(*(segmented(self.set, case) for case in chosen), strict=True)
+        return predictors.fit(self.kind, Examples(volumes, labels, self.classes, self.modality, 0, people))
 
     def candidates(self) -> list[Candidate]:
         """The uniform bank with some smoothnesses, single metrics that can be refined, and mixes of maps."""

@@ -14,21 +14,10 @@ from typing import Any
 import numpy as np
 
 from _common import parser
-from _pairs import SETS, PairName, cases_of, files, folds_of, subject_of
+from _pairs import SETS, cases_of, folds_of, segmented, subject_of
 from regweave import predictors
 from regweave.predictors import Examples
-from regweave.run.read import Reading
 from regweave.types import LabelMap, Volume
-
-
-def read(set_name: str, case: str) -> tuple[Volume, LabelMap]:
-    """Image and labels of a case; labels that do not count are background, and structures have their names."""
-    reading, names = Reading(classes=tuple(SETS[set_name].labels)), SETS[set_name].labels
-    found = files(PairName(set_name, case, case, subject_of(case)))
-    volume = reading.image(found["fixed"])
-    labels = reading.labels(found["fixed_labels"], volume.geometry)
-    assert labels is not None
-    return volume, LabelMap(labels.data, labels.geometry, names)
 
 
 def fitted(images: Mapping[str, tuple[Volume, LabelMap]], args: Namespace, fold: int) -> Any:
@@ -58,7 +47,7 @@ def main() -> None:
     options.add_argument("--device", default="auto", help="device of the network")
     options.add_argument("--mirror", action="store_true", help="sides are alike: left and right change places")
     args = options.parse_args()
-    images, folds = {case: read(args.set, case) for case in cases_of(args.set)}, folds_of(args.set)
+    images, folds = {case: segmented(args.set, case) for case in cases_of(args.set)}, folds_of(args.set)
     content: dict[str, Any] = {"classes": np.array((0, *SETS[args.set].labels))}
     for fold in range(SETS[args.set].folds):
         network = fitted({case: of for case, of in images.items() if folds[case] != fold}, args, fold)

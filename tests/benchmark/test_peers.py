@@ -44,7 +44,7 @@ def case() -> Iterator[tuple[Any, Any]]:
     run, pairs = import_module("peers"), import_module("_pairs")
     from phantoms import make_phantom
 
-    with run.case_of(pairs.PairName(pairs.PHANTOM, "seed_5", "seed_5", "seed_5"), "none") as ready:
+    with run.case_of(pairs.PairName(pairs.PHANTOM, "seed_5", "seed_5"), "none") as ready:
         yield ready, make_phantom(5, pairs.PHANTOM_SHAPE, pairs.PHANTOM_SPACING_MM).true_field.data
     sys.path.remove(str(BENCHMARK))
 

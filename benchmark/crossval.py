@@ -323,7 +323,8 @@ def scores(outcome: Any) -> dict[str, Any]:
         name: {str(row["label"]): row[name] for row in value["structures"]}
         for name in ("dice_before", "dice_after", "assd_mm", "hd95_mm")
     }
-    return {"error": None, **of_labels, **{k: value[k] for k in ("folding_fraction", "sdlogj", "seconds")}}
+    regular = {name: value["regularity"][name] for name in ("folding_fraction", "sdlogj")}
+    return {"error": None, **of_labels, **regular, "seconds": value["seconds"]}
 
 
 Row = Mapping[str, Any]

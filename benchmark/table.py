@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _common import RESULTS, ROOT, measured, target
+from _common import OPTIONS, RESULTS, ROOT, measured, target
 from peers import OURS, PRESETS, START
 from regweave.report.charts import LIGHT, bar_chart, tag
 
@@ -74,9 +74,11 @@ def table(results: Sequence[Result]) -> str:
 
 
 def _removed(command: str) -> str:
-    """Name the commit that has the script of a finished study, where it is no longer here."""
-    script = command.split()[1]
-    return "" if (ROOT / script).exists() else f" (`git show {KEPT_AT}:{script}`)"
+    """Name the commit that has the script of a study, where the script, its options or its preset are gone."""
+    script = ROOT / command.split()[1]
+    source = script.read_text(encoding="utf-8") if script.exists() else ""
+    here = source and all(word in source or word in OPTIONS for word in re.findall(r" --(\S+)", command))
+    return "" if here and "default@" not in command else f" (`git show {KEPT_AT}:benchmark/{script.name}`)"
 
 
 def _place(result: Result) -> str:

@@ -49,30 +49,27 @@ def with_later(scans: list) -> list:
     return [*scans, *(replace(s, name=f"{s.name}_later") for s in scans)]
 
 
-@pytest.mark.parametrize(
-    ("name", "n", "folds", "train", "test"),
-    [
+def test_no_patient_is_on_both_sides_of_a_split(code):
+    for name, n, folds, train, test in [
         ("ibsr", 18, 6, 10, 72),
         ("ibsr", 8, 6, 10, 12),
         ("parotid-between", 18, 2, 10, 72),
         ("parotid-time", 18, 2, 10, 18),
         ("parotid-time", 4, 2, 4, 4),
-    ],
-)
-def test_no_patient_is_on_both_sides_of_a_split(code, name, n, folds, train, test):
-    (experiment,) = code.EXPERIMENTS[name]
-    scans = with_later(cases(code, n)) if experiment.time_points else cases(code, n)
-    splits = experiment.splits(scans, 0)
-    assert [(len(s.train), len(s.test)) for s in splits] == [(train, test)] * folds
-    for split in splits:
-        assert not patients(split.train) & patients(split.test)
-        for row in (*split.train, *split.test):
-            assert len(patients([row])) == (1 if experiment.pairing == "within" else 2)
-    assert patients(row for s in splits for row in s.test) == {s.patient for s in scans}
-    assert len({tuple(row["id"] for row in s.train) for s in splits}) == folds
-    assert experiment.splits(scans, 0) == splits != experiment.splits(scans, 1)
-    (quick,) = experiment.limited(None, None, quick=True).splits(scans, 0)
-    assert (len(quick.train), len(quick.test)) == (2, 4)
+    ]:
+        (experiment,) = code.EXPERIMENTS[name]
+        scans = with_later(cases(code, n)) if experiment.time_points else cases(code, n)
+        splits = experiment.splits(scans, 0)
+        assert [(len(s.train), len(s.test)) for s in splits] == [(train, test)] * folds
+        for split in splits:
+            assert not patients(split.train) & patients(split.test)
+            for row in (*split.train, *split.test):
+                assert len(patients([row])) == (1 if experiment.pairing == "within" else 2)
+        assert patients(row for s in splits for row in s.test) == {s.patient for s in scans}
+        assert len({tuple(row["id"] for row in s.train) for s in splits}) == folds
+        assert experiment.splits(scans, 0) == splits != experiment.splits(scans, 1)
+        (quick,) = experiment.limited(None, None, quick=True).splits(scans, 0)
+        assert (len(quick.train), len(quick.test)) == (2, 4)
 
 
 def test_each_scan_of_the_abdomen_is_left_out_once(code):
@@ -108,16 +105,16 @@ def scan() -> tuple[np.ndarray, np.ndarray]:
     return -1000.0 + 1000 * (labels > 0) + noise, labels
 
 
-@pytest.mark.parametrize("factor", [0.6, 1.8])
-def test_an_organ_gets_the_planned_volume(code, scan, factor):
-    plan = code.ChangePlan((code.OrganChange(1, volume=(factor, factor)),), **STILL)
-    _, labels, moved = code.second_scan(*scan, SPACING, plan, 3)
-    # Soft masks: voxels of a label map are too coarse to show a border that moves by a millimetre.
-    volume = {c: code.warp(scan[1] == c, moved).sum() / (scan[1] == c).sum() for c in (1, 2)}
-    assert volume == {1: pytest.approx(factor, rel=0.05), 2: pytest.approx(1.0, rel=0.02)}
-    jacobian = code.jacobian(moved)
-    assert jacobian[labels == 1].mean() == pytest.approx(1 / factor, rel=0.12)
-    assert np.median(np.abs(jacobian[scan[1] == 2] - 1)) < 0.03
+def test_an_organ_gets_the_planned_volume(code, scan):
+    for factor in [0.6, 1.8]:
+        plan = code.ChangePlan((code.OrganChange(1, volume=(factor, factor)),), **STILL)
+        _, labels, moved = code.second_scan(*scan, SPACING, plan, 3)
+        # Soft masks: voxels of a label map are too coarse to show a border that moves by a millimetre.
+        volume = {c: code.warp(scan[1] == c, moved).sum() / (scan[1] == c).sum() for c in (1, 2)}
+        assert volume == {1: pytest.approx(factor, rel=0.05), 2: pytest.approx(1.0, rel=0.02)}
+        jacobian = code.jacobian(moved)
+        assert jacobian[labels == 1].mean() == pytest.approx(1 / factor, rel=0.12)
+        assert np.median(np.abs(jacobian[scan[1] == 2] - 1)) < 0.03
 
 
 def test_no_plan_folds(code, scan):
@@ -228,17 +225,14 @@ def test_a_run_is_continued_and_gives_the_same(finished):
     assert (finished.out / "reproduce.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_wrong_calls_are_refused(finished):
+    for words, message in [
         ((), "is not empty"),
         (("--resume", "--seed", "1"), "no run with these arguments"),
         (("--max-pairs", "0"), "must be 1 or more"),
-    ],
-)
-def test_wrong_calls_are_refused(finished, words, message):
-    done = run(finished.folder, *finished.words, *words)
-    assert (done.returncode != 0, message in done.stderr) == (True, True), done.stderr
+    ]:
+        done = run(finished.folder, *finished.words, *words)
+        assert (done.returncode != 0, message in done.stderr) == (True, True), done.stderr
 
 
 def test_a_set_that_is_missing_is_named(tmp_path):

@@ -6,21 +6,12 @@ from pathlib import Path
 import nibabel as nib
 import pytest
 
+from made_pairs import small_settings, write_pair
 from phantoms import make_phantom
-from regweave.config.settings import Settings
-from regweave.io import write_image, write_labels
 from regweave.report.registration import write_page
 from regweave.run.register import register
 
-SETTINGS = Settings.model_validate(
-    {
-        "name": "small",
-        "smoothness": 0.1,
-        "levels": [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 24.0, "steps": 1}],
-        "refine": {"steps": 4},
-        "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]},
-    }
-)
+SETTINGS = small_settings((48.0, 2, 2), (24.0, 1, 1), refine=4)
 HOSTILE_NAMES = {
     1: "<img src=x onerror=window.hacked=1>",
     2: "</script><script>window.hacked=1</script>",
@@ -36,12 +27,8 @@ def result_folder(tmp_path_factory) -> Path:
     """Folder of a registration with its page; not to be written to."""
     folder = tmp_path_factory.mktemp("page")
     pair = make_phantom(seed=1, shape=(32, 30, 28), spacing_mm=(6.0, 6.0, 7.0)).pair
-    paths = {}
-    for name in ("fixed", "moving"):
-        paths[name] = folder / (HOSTILE_FILE if name == "moving" else "fixed.nii.gz")
-        write_image(paths[name], getattr(pair, name))
-        paths[f"{name}_labels"] = folder / f"{name}_labels.nii.gz"
-        write_labels(paths[f"{name}_labels"], getattr(pair, f"{name}_labels"))
+    paths = write_pair(folder, pair)
+    paths["moving"] = paths["moving"].rename(folder / HOSTILE_FILE)
     _sign(paths["fixed"])
     names = folder / "names.json"
     names.write_text(json.dumps(HOSTILE_NAMES))

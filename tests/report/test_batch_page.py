@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 from reading import Reader
 
 from phantoms import make_phantom
@@ -69,6 +68,7 @@ def test_every_pair_has_its_row(folder):
     marks = [attributes["data-marks"].split() for attributes, _ in (a, b, c)]
     assert marks == [["pass"], ["look", "folding_percent"], ["fail", "error", "E102"]]
     assert "1 of 3 passed, 1 to look at, 1 failed" in found.text
+    assert not any(part in found.text for part in ("<script>alert", " style=", "http://", "https://"))
 
 
 def test_pages_and_pictures_are_those_that_exist(folder):
@@ -112,13 +112,6 @@ def test_a_thumbnail_is_small_and_grey_where_images_agree():
     assert (np.ptp(pixels, axis=1) == 0).all()
 
 
-def test_the_page_is_alone_and_safe(folder):
-    text = Reader(write_page(folder)).text
-    assert "<script>alert" not in text
-    assert " style=" not in text
-    assert re.findall(r"https?://[^\"'<\s]+", text) == []
-
-
 def test_the_command_tells_a_batch_from_an_evaluation(folder, tmp_path, capsys):
     assert main(["report", str(folder)]) == 0
     assert (folder / "index.html").is_file()
@@ -128,9 +121,9 @@ def test_the_command_tells_a_batch_from_an_evaluation(folder, tmp_path, capsys):
     assert "E192: --rules is given, but" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_a_batch_of_a_stranger_is_refused_with_the_place(folder, capsys):
+    whole = (folder / "results.json").read_text()
+    for change, words in [
         ({"id": "../x"}, "rows.0.id"),
         ({"folder": "../x"}, "rows.0.folder"),
         ({"folder": "a/../../x"}, "rows.0.folder"),
@@ -140,22 +133,15 @@ def test_the_command_tells_a_batch_from_an_evaluation(folder, tmp_path, capsys):
         ({"seconds": "1"}, "rows.0.seconds: a number is needed"),
         ({"status": "failed"}, "a has failed, but there is no message"),
         ({"id": "b"}, "a pair stands twice"),
-    ],
-)
-def test_a_batch_of_a_stranger_is_refused_with_the_place(folder, capsys, change, words):
-    content = json.loads((folder / "results.json").read_text())
-    content["rows"][0] |= change
-    (folder / "results.json").write_text(json.dumps(content))
-    assert main(["report", str(folder)]) == 3
-    text = capsys.readouterr().err
-    assert "error E178: " in text
-    assert words in text
-    assert not (folder / "index.html").exists()
-
-
-def test_what_is_written_is_checked_as_what_is_read():
-    with pytest.raises(ValidationError, match="no folder or no verdict"):
-        BatchRow(id="a", status="ok")
+    ]:
+        content = json.loads(whole)
+        content["rows"][0] |= change
+        (folder / "results.json").write_text(json.dumps(content))
+        assert main(["report", str(folder)]) == 3
+        text = capsys.readouterr().err
+        assert "error E178: " in text
+        assert words in text
+        assert not (folder / "index.html").exists()
 
 
 def test_pairs_without_pictures_and_labels_have_no_columns_for_them(tmp_path):
@@ -165,7 +151,7 @@ def test_pairs_without_pictures_and_labels_have_no_columns_for_them(tmp_path):
     assert found.rows[1][1][:5] == ["a", "✓ pass", "", "+0.31", "0.0000"]
 
 
-def test_who_lies_apart_from_the_group_is_named_first(tmp_path):
+def test_who_lies_apart_from_the_group_is_named_first_where_it_is_large(tmp_path):
     rows = [done(f"p{n}", mean_dice_after=0.8 + 0.005 * n, seconds=10.0 + n) for n in range(8)]
     rows += [done("low", mean_dice_after=0.35, seconds=12.0), done("slow", mean_dice_after=0.99, seconds=400.0)]
     rows.append({"id": "failed", "status": "failed", "code": "E102", "message": "cut"})
@@ -179,9 +165,6 @@ def test_who_lies_apart_from_the_group_is_named_first(tmp_path):
     ]  # a Dice that is too good is no outlier
     assert len(re.findall('class="far"', text)) == 3
     assert 'data-name="folding %"' not in text  # all the same
-
-
-def test_a_small_group_has_no_outliers(tmp_path):
     rows = [done(f"p{n}", mean_dice_after=0.1 * n) for n in range(4)]
     (tmp_path / "results.json").write_text(json.dumps({"rules": "default", "rows": rows}))
     assert 'id="group"' not in write_page(tmp_path).read_text()

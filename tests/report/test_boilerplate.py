@@ -5,7 +5,7 @@ import json
 from regweave.cli import main
 
 
-def test_the_text_names_settings_members_steps_and_papers(result_folder, capsys):
+def test_the_text_names_settings_members_steps_and_papers(result_folder, capsys, tmp_path):
     assert main(["report", str(result_folder), "--boilerplate"]) == 0
     text = capsys.readouterr().out
     record = json.loads((result_folder / "result.json").read_text())
@@ -16,9 +16,6 @@ def test_the_text_names_settings_members_steps_and_papers(result_folder, capsys)
     assert f"{len({s['spacing_mm'] for s in record['steps']})} levels" in text
     assert "[1] Ferrante" in text
     assert "[2]" in text
-
-
-def test_an_engine_of_somebody_else_is_given_no_paper(result_folder, tmp_path, capsys):
     record = json.loads((result_folder / "result.json").read_text())
     record["provenance"]["settings"]["engine"] = "mine"
     (tmp_path / "result.json").write_text(json.dumps(record))
@@ -26,8 +23,6 @@ def test_an_engine_of_somebody_else_is_given_no_paper(result_folder, tmp_path, c
     text = capsys.readouterr().out
     assert "solved by MINE [1]," in text
     assert "[2]" not in text
-
-
-def test_a_folder_without_a_record_is_refused(tmp_path, capsys):
+    (tmp_path / "result.json").unlink()
     assert main(["report", str(tmp_path), "--boilerplate"]) == 3
     assert "E101" in capsys.readouterr().err

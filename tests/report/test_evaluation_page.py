@@ -13,11 +13,10 @@ from reading import Reader
 
 from regweave.cli import main
 from regweave.errors import RegweaveError
-from regweave.io.disk.records import read_record
 from regweave.jobs.runner import PairNumbers, judge_pair
 from regweave.measures.verdict import default_rules, failed, parse_rules
 from regweave.report.evaluation import write_page
-from regweave.study.evaluate import Evaluation, PairResult
+from regweave.study.evaluate import PairResult
 
 HOSTILE = "</script><script>alert(1)</script>"
 
@@ -94,12 +93,7 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def test_verdicts_are_read_back(folder):
-    rows = read_record(Evaluation, folder / "results.json").results
-    assert {(r.id, r.method): [r.verdict.word, *(x.rule for x in r.verdict.reasons)] for r in rows} == MARKS
-
-
-def test_a_verdict_that_was_given_stays_unless_other_rules_are_asked_for(folder):
+def test_verdicts_stay_unless_other_rules_are_asked_for(folder, tmp_path, capsys):
     stored = {"verdict": "look", "reasons": [], "unchecked": [], "rules": "theirs"}
     rows = [{**r, "verdict": stored} for r in CONTENT["results"]]
     rules = {"name": "theirs", "limits": {"folding_percent": {"look": 0.5}}}
@@ -111,9 +105,6 @@ def test_a_verdict_that_was_given_stays_unless_other_rules_are_asked_for(folder)
     write_page(folder, anew)
     assert "2 of 6 passed, 4 failed" in (folder / "index.html").read_text()
     assert "mean Dice: 0.6 (fail below 0.7)" in (folder / "index.html").read_text()
-
-
-def test_the_command_takes_rules(folder, tmp_path, capsys):
     path = tmp_path / "strict.toml"
     path.write_text("[least_mean_dice]\nfail = 0.7\n")
     assert main(["report", str(folder), "--rules", str(path)]) == 0
@@ -136,7 +127,7 @@ def test_the_list_has_every_registration_with_its_mark(folder):
     assert "E102: broken" in page.text
 
 
-def test_the_ladder_is_sorted_and_tells_failures(folder):
+def test_the_ladder_is_sorted_and_boxes_hold_the_dice_of_each_organ(folder):
     page = Reader(write_page(folder))
     ladder = [cells for _, cells in page.rows if cells[0] in ("uniform", "model:m", "before registration")][:3]
     assert [cells[0] for cells in ladder] == ["uniform", "model:m", "before registration"]
@@ -144,9 +135,6 @@ def test_the_ladder_is_sorted_and_tells_failures(folder):
     assert [cells[2] for cells in ladder] == ["0.5667", "0.5500", "0.5000"]
     assert ladder[1][3:] == ["+0.1000", "[+0.0500, +0.2000]", "better", "2 / 0 / 0", "2", "1"]
     assert "compare methods with failures by their differences" in page.text
-
-
-def test_boxes_hold_the_dice_of_each_organ(folder):
     text = Reader(write_page(folder)).text
     assert "organ 2, model:m: mean 0.45, median 0.45" in text  # 0.9, and 0 for the vanished one
     assert "mean, before: mean 0.5" in text
@@ -177,26 +165,28 @@ def test_a_model_that_guesses_the_masks_is_not_the_one_looked_at(folder):
     assert "Lowest mean Dice with model:m." in Reader(write_page(folder)).text
 
 
-@pytest.mark.parametrize("name", ["report.html", "index.html"])
-def test_nothing_from_the_file_becomes_markup(folder, name):
-    write_page(folder)
-    page = Reader(folder / name)
-    assert page.outside == []
-    assert page.tags.count("script") == {"report.html": 1, "index.html": 2}[name]  # those of the page itself
-    assert "<script>alert" not in page.text
-    assert re.findall(r"https?://[^\"'<\s]+", page.text) == []
+def test_nothing_from_the_file_becomes_markup(folder):
+    for name in ["report.html", "index.html"]:
+        write_page(folder)
+        page = Reader(folder / name)
+        assert page.outside == []
+        assert page.tags.count("script") == {"report.html": 1, "index.html": 2}[name]  # those of the page itself
+        assert "<script>alert" not in page.text
+        assert re.findall(r"https?://[^\"'<\s]+", page.text) == []
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"results": 1, "results": 2}', "[" * 100_000])
-def test_damaged_results(tmp_path, text):
-    (tmp_path / "results.json").write_text(text)
-    with pytest.raises(RegweaveError, match="E102"):
+def test_damaged_results(tmp_path):
+    for text in ["{", "[]", '{"results": 1, "results": 2}', "[" * 100_000]:
+        (tmp_path / "results.json").write_text(text)
+        with pytest.raises(RegweaveError, match="E102"):
+            write_page(tmp_path)
+    (tmp_path / "results.json").unlink()
+    with pytest.raises(RegweaveError, match="E101"):
         write_page(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_results_of_strangers_are_refused_with_the_place(folder, capsys):
+    for change, words in [
         ({"results": 3}, "results: a list is needed, found '3'"),
         ({"results": [{"id": 1}]}, "results.0.id"),
         ({"results": []}, "results"),
@@ -206,38 +196,18 @@ def test_damaged_results(tmp_path, text):
         ({"comparison": [comparison("other", None, 0.1, None, None)]}, "comparison names the method 'other'"),
         ({"comparison": [{}]}, "comparison.0.method"),
         ({"notes": "x"}, "notes"),
+        ({"results": [row("a", "m", {"structures": {}})]}, "structures"),
         ({"rules": {"name": "x", "limits": {"folding_percent": {"look": "x"}}}}, "rules.limits"),
         ({"results": [row("a", "uniform", scores(1e200))]}, "dice_after"),
         ({"results": [{**CONTENT["results"][0], "verdict": {"verdict": "fine"}}]}, "verdict"),
-    ],
-)
-def test_results_of_strangers_are_refused_with_the_place(folder, capsys, change, words):
-    (folder / "results.json").write_text(json.dumps({**CONTENT, **change}))
-    assert main(["report", str(folder)]) == 3
-    text = capsys.readouterr().err
-    assert "error E178: " in text
-    assert "results.json' is not a record that regweave wrote" in text
-    assert words in text
-    assert not (folder / "index.html").exists()
-
-
-def test_a_registration_without_scores_is_damage(tmp_path):
-    broken = {**CONTENT, "results": [row("a", "m", {"structures": {}})]}
-    (tmp_path / "results.json").write_text(json.dumps(broken))
-    with pytest.raises(RegweaveError, match=r"E178.*structures"):
-        write_page(tmp_path)
-
-
-def test_no_results(tmp_path):
-    with pytest.raises(RegweaveError, match="E101"):
-        write_page(tmp_path)
-
-
-def test_only_failures(tmp_path):
-    content = {**CONTENT, "results": [row("a", "m", None, "E102: x")], "comparison": [], "reference": "m"}
-    (tmp_path / "results.json").write_text(json.dumps(content))
-    page = Reader(write_page(tmp_path))
-    assert "E102: x" in page.text
+    ]:
+        (folder / "results.json").write_text(json.dumps({**CONTENT, **change}))
+        assert main(["report", str(folder)]) == 3
+        text = capsys.readouterr().err
+        assert "error E178: " in text
+        assert "results.json' is not a record that regweave wrote" in text
+        assert words in text
+        assert not (folder / "index.html").exists()
 
 
 DRIVE = """

@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import pytest
 from reading import GONE, changed, places
 
 from regweave.cli import main
@@ -45,9 +44,9 @@ def test_a_demo_of_a_stranger(tmp_path):
     assert codes == {"", "E178"}
 
 
-@pytest.mark.parametrize("name", ["../../../x", "a/b", "", ".."])
-def test_a_demo_names_no_page_elsewhere(tmp_path, capsys, name):
-    record = {**SUMMARY.model_dump(), "shown": {name: 0.8}}
-    (tmp_path / "demo.json").write_text(json.dumps(record))
-    assert main(["report", str(tmp_path)]) == 3
-    assert "the name is not one that regweave gives" in capsys.readouterr().err
+def test_a_demo_names_no_page_elsewhere(tmp_path, capsys):
+    for name in ["../../../x", "a/b", "", ".."]:
+        record = {**SUMMARY.model_dump(), "shown": {name: 0.8}}
+        (tmp_path / "demo.json").write_text(json.dumps(record))
+        assert main(["report", str(tmp_path)]) == 3
+        assert "the name is not one that regweave gives" in capsys.readouterr().err

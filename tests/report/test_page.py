@@ -13,15 +13,7 @@ from regweave.io.points import read_point_pairs
 from regweave.report.signoff import Reviewable, read_signoff, require_match
 
 HOSTILE_FILE = '"><img src=x onerror=window.hacked=1>.nii.gz'
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
 PLANES = ("axial", "coronal", "sagittal")
 
 
@@ -89,11 +81,22 @@ class Reader:
 
 
 @pytest.fixture
-def fresh(browser, result_folder):
-    """A page of its own."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    yield Reader(context, result_folder / "report.html").ready()
-    context.close()
+def opened(browser, result_folder):
+    """Open a page of its own, with options of the browser's context."""
+    contexts = []
+
+    def start(**options):
+        contexts.append(browser.new_context(**options))
+        return Reader(contexts[-1], result_folder / "report.html").ready()
+
+    yield start
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def fresh(opened):
+    return opened(viewport={"width": 1280, "height": 900})
 
 
 @pytest.fixture(scope="module")
@@ -196,16 +199,6 @@ def test_the_window_is_typed_and_dragged_with_the_right_button(reader):
     assert reader.text("#readout") == place  # the cross-hair stays
 
 
-def test_a_double_click_enlarges_a_plane_and_back(reader):
-    small = reader.page.locator("#coronal").bounding_box()
-    reader.page.dblclick("#coronal")
-    assert not reader.page.is_visible("#axial")
-    assert reader.page.locator("#coronal").bounding_box()["width"] > 2.5 * small["width"]
-    reader.press("z")
-    assert reader.page.is_visible("#axial")
-    assert reader.page.locator("#coronal").bounding_box()["width"] == small["width"]
-
-
 def test_structures_have_names_under_the_pointer_and_colours_of_their_own(reader):
     reader.page.locator("table [data-go]").first.scroll_into_view_if_needed()
     reader.page.locator("table [data-go]").first.click()
@@ -261,9 +254,8 @@ def test_tables_sort_and_filter_and_explain(fresh):
     assert not text.is_visible()
 
 
-def test_structures_stand_beside_the_planes_on_a_wide_screen(browser, result_folder):
-    context = browser.new_context(viewport={"width": 1920, "height": 1080})
-    reader = Reader(context, result_folder / "report.html").ready()
+def test_structures_stand_beside_the_planes_on_a_wide_screen(opened):
+    reader = opened(viewport={"width": 1920, "height": 1080})
     panel, plane = (reader.page.locator(name).bounding_box() for name in ("#panel", "#sagittal"))
     assert panel["x"] > plane["x"] + plane["width"]
     assert plane["width"] > 480
@@ -272,10 +264,9 @@ def test_structures_stand_beside_the_planes_on_a_wide_screen(browser, result_fol
     assert reader.page.locator("table [data-show]:checked").count() == 0
     assert reader.planes() != before
     assert reader.page.evaluate("document.documentElement.scrollWidth") <= 1920
-    context.close()
 
 
-def test_flicker_shows_both_images_in_turn(reader):
+def test_flicker_and_an_enlarged_plane_and_back(reader):
     first = reader.text("figcaption .what")
     reader.press("k")
     seen = {}
@@ -291,6 +282,13 @@ def test_flicker_shows_both_images_in_turn(reader):
     assert len(set(seen.values())) == 2
     reader.press("b")
     assert reader.text("figcaption .what") == first
+    small = reader.page.locator("#coronal").bounding_box()
+    reader.page.dblclick("#coronal")
+    assert not reader.page.is_visible("#axial")
+    assert reader.page.locator("#coronal").bounding_box()["width"] > 2.5 * small["width"]
+    reader.press("z")
+    assert reader.page.is_visible("#axial")
+    assert reader.page.locator("#coronal").bounding_box()["width"] == small["width"]
 
 
 def test_each_key_and_control_changes_the_planes_and_back(reader):
@@ -343,7 +341,7 @@ def test_scrolling_moves_the_other_planes_lines(reader):
     assert reader.planes() != start
 
 
-def test_axial_arrows_follow_the_letters(reader):
+def test_keys_and_clicks_move_the_cross_hair(reader):
     def place() -> list[float]:
         return [float(v) for v in reader.text("#readout dd").split(",")]
 
@@ -355,9 +353,6 @@ def test_axial_arrows_follow_the_letters(reader):
     reader.page.focus("#coronal")
     reader.page.keyboard.press("ArrowUp")
     assert place()[2] == pytest.approx(superior + 14.0, abs=0.11)
-
-
-def test_a_click_puts_the_cross_hair_there(reader):
     box = reader.page.locator("#axial").bounding_box()
     reader.page.mouse.click(box["x"] + box["width"] * 0.25, box["y"] + box["height"] * 0.5)
     # Right of the body is on the left of the picture: LPS x is negative there.
@@ -455,9 +450,8 @@ def test_sign_off_is_exported_as_a_table(fresh, result_folder, tmp_path):
     assert require_match(signed, [Reviewable.read(result_folder)], "signoff.tsv").folder == result_folder
 
 
-def test_leaving_with_an_unfinished_review_is_asked_about(browser, result_folder):
-    context = browser.new_context()
-    reader = Reader(context, result_folder / "report.html").ready()
+def test_leaving_with_an_unfinished_review_is_asked_about(opened):
+    reader = opened()
     asked = []
     reader.page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
     reader.page.reload()
@@ -466,7 +460,6 @@ def test_leaving_with_an_unfinished_review_is_asked_about(browser, result_folder
     reader.page.fill("[name=reviewer]", "A. Reader")
     reader.page.reload()
     assert asked == ["beforeunload"]
-    context.close()
 
 
 def test_landmarks_are_placed_by_clicks_and_exported(fresh, tmp_path):
@@ -500,30 +493,28 @@ def test_landmarks_are_placed_by_clicks_and_exported(fresh, tmp_path):
     assert fresh.said == []
 
 
-def test_nothing_is_cut_off_on_a_tablet(browser, result_folder):
-    context = browser.new_context(viewport={"width": 820, "height": 1180}, has_touch=True)
-    reader = Reader(context, result_folder / "report.html").ready()
+def test_nothing_is_cut_off_on_a_tablet(opened):
+    reader = opened(viewport={"width": 820, "height": 1180}, has_touch=True)
     assert reader.page.evaluate("document.documentElement.scrollWidth") <= 820
     assert reader.page.locator(".change").first.is_hidden()  # its two numbers stay, and so do the last columns
     before = reader.planes()
     box = reader.page.locator("#axial").bounding_box()
     reader.page.touchscreen.tap(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.4)
     assert reader.planes() != before
-    context.close()
 
 
-@pytest.mark.parametrize("how", ["no script", "no decompression"])
-def test_pictures_take_the_place_of_the_viewer(browser, result_folder, how):
-    context = browser.new_context(java_script_enabled=how != "no script")
-    context.add_init_script("delete window.DecompressionStream")
-    page = context.new_page()
-    page.goto((result_folder / "report.html").as_uri())
-    if how == "no decompression":
-        page.wait_for_selector("html[data-viewer=failed]")
-        assert "cannot run the viewer" in page.inner_text("#viewer-note")
-    assert page.locator("#pictures img").count() == 9
-    assert page.locator("#pictures img").first.is_visible()
-    assert not page.is_visible("#viewer")
-    if how == "no decompression":
-        assert page.evaluate("[...document.images].every((i) => i.naturalWidth > 0)")
-    context.close()
+def test_pictures_take_the_place_of_the_viewer(browser, result_folder):
+    for how in ["no script", "no decompression"]:
+        context = browser.new_context(java_script_enabled=how != "no script")
+        context.add_init_script("delete window.DecompressionStream")
+        page = context.new_page()
+        page.goto((result_folder / "report.html").as_uri())
+        if how == "no decompression":
+            page.wait_for_selector("html[data-viewer=failed]")
+            assert "cannot run the viewer" in page.inner_text("#viewer-note")
+        assert page.locator("#pictures img").count() == 9
+        assert page.locator("#pictures img").first.is_visible()
+        assert not page.is_visible("#viewer")
+        if how == "no decompression":
+            assert page.evaluate("[...document.images].every((i) => i.naturalWidth > 0)")
+        context.close()

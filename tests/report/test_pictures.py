@@ -80,17 +80,14 @@ def test_planes_are_square_in_millimetres_and_show_both_images_and_the_outline()
         assert 0.005 < line.mean() < 0.2
 
 
-def test_rows_are_repeated_or_left_out_evenly():
+def test_rows_are_repeated_evenly_and_a_line_has_a_rim_that_is_seen_beside_it():
     plane = np.arange(4)[:, None]
     assert square_rows(plane, 1.5)[:, 0].tolist() == [0, 1, 1, 2, 3, 3]
     assert square_rows(plane, 0.5)[:, 0].tolist() == [1, 3]
-
-
-@pytest.mark.parametrize(("colour", "rim"), [("#ffffff", 0), ("#ffee00", 0), ("#000080", 255)])
-def test_a_line_has_a_rim_that_is_seen_beside_it(colour, rim):
-    picture = np.full((20, 20, 3), 255 - rim, np.uint8)
-    inside = np.zeros((20, 20), bool)
-    inside[5:15, 5:15] = True
-    draw_line(picture, inside, colour)
-    assert "#{:02x}{:02x}{:02x}".format(*picture[5, 9]) == colour
-    assert picture[4, 9].tolist() == picture[6, 9].tolist() == [rim] * 3
+    for colour, rim in [("#ffffff", 0), ("#ffee00", 0), ("#000080", 255)]:
+        picture = np.full((20, 20, 3), 255 - rim, np.uint8)
+        inside = np.zeros((20, 20), bool)
+        inside[5:15, 5:15] = True
+        draw_line(picture, inside, colour)
+        assert "#{:02x}{:02x}{:02x}".format(*picture[5, 9]) == colour
+        assert picture[4, 9].tolist() == picture[6, 9].tolist() == [rim] * 3

@@ -5,9 +5,9 @@ import shutil
 import numpy as np
 import pytest
 
+from made_pairs import small_settings
 from phantoms import make_phantom
 from regweave.cli import main
-from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
 from regweave.io.points import write_points
 from regweave.measures.landmarks import LandmarkPairs
@@ -29,13 +29,23 @@ def embedded(page: str, name: str):
     return json.loads(re.search(rf'id="{name}">(.*?)</script>', page).group(1))
 
 
-def test_report_makes_the_same_page_again(copy, capsys):
+def test_report_makes_the_same_page_again_and_an_old_one_survives_a_failure(copy, capsys, monkeypatch):
     page = copy / "report.html"
     first = page.read_bytes()
     page.unlink()
     assert main(["report", str(copy)]) == 0
     assert page.read_bytes() == first
     assert "report.html" in capsys.readouterr().out
+
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+
+    before = (copy / "report.html").read_bytes()
+    monkeypatch.setattr(registration, "registration_page", fail)
+    with pytest.raises(KeyboardInterrupt):
+        write_page(copy)
+    assert (copy / "report.html").read_bytes() == before
+    assert not list(copy.glob(".*part*"))
 
 
 def test_the_page_follows_the_json(copy):
@@ -53,46 +63,19 @@ def test_the_page_follows_the_json(copy):
     assert re.search(r"vanished \(1 not scored\).*?<b>1 of 5</b>", text, flags=re.DOTALL)
 
 
-def test_a_folder_without_its_view_is_named(copy, capsys):
+def test_damaged_and_missing_files_are_named(copy, tmp_path, capsys):
+    for name in ("view/fixed.nii.gz", "warped.nii.gz", "view/nodes.npz", "view/view.json", "result.json"):
+        path = copy / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:40])
+        with pytest.raises(RegweaveError, match="E102") as caught:
+            write_page(copy)
+        assert name.split("/")[-1] in str(caught.value)
+        path.write_bytes(whole)
     shutil.rmtree(copy / "view")
-    assert main(["report", str(copy)]) == 3
-    assert "E198" in capsys.readouterr().err
-
-
-def test_a_folder_that_is_no_result_is_named(tmp_path, capsys):
-    assert main(["report", str(tmp_path)]) == 3
-    assert "E198" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "name", ["view/fixed.nii.gz", "warped.nii.gz", "view/nodes.npz", "view/view.json", "result.json"]
-)
-def test_damaged_files_are_named(copy, name):
-    path = copy / name
-    path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(RegweaveError, match="E102") as caught:
-        write_page(copy)
-    assert name.split("/")[-1] in str(caught.value)
-
-
-def test_a_record_without_its_parts_is_named(copy):
-    content = json.loads((copy / "result.json").read_text())
-    del content["steps"]
-    (copy / "result.json").write_text(json.dumps(content))
-    with pytest.raises(RegweaveError, match=r"E178.*steps: it is missing"):
-        write_page(copy)
-
-
-def test_old_page_survives_a_failure(copy, monkeypatch):
-    def fail(*_, **__):
-        raise KeyboardInterrupt
-
-    before = (copy / "report.html").read_bytes()
-    monkeypatch.setattr(registration, "registration_page", fail)
-    with pytest.raises(KeyboardInterrupt):
-        write_page(copy)
-    assert (copy / "report.html").read_bytes() == before
-    assert not list(copy.glob(".*part*"))
+    for folder in (copy, tmp_path):  # without its view; no result at all
+        assert main(["report", str(folder)]) == 3
+        assert "E198" in capsys.readouterr().err
 
 
 def test_numbers_of_the_record_are_on_the_page(result_folder):
@@ -111,7 +94,7 @@ def test_numbers_of_the_record_are_on_the_page(result_folder):
     assert f"{inside.mean():.1f} · {inside.max():.1f}</td>" in text
 
 
-def test_volumes_on_the_page_are_those_of_the_files(result_folder):
+def test_volumes_on_the_page_are_those_of_the_files(result_folder, monkeypatch):
     result = load(result_folder)
     shown = Viewer(result, result_folder)
     images = {"fixed": result.fixed, "moving": result.images.before, "warped": result.warped}
@@ -127,9 +110,6 @@ def test_volumes_on_the_page_are_those_of_the_files(result_folder):
         assert error.mean() < 0.005 * np.ptp(images[name].data)
     for name, codes in shown.labels.items():
         np.testing.assert_array_equal(codes, maps[name].data[part])  # labels 1 to 6 are codes 1 to 6
-
-
-def test_large_volumes_are_reduced_and_the_page_says_so(result_folder, monkeypatch):
     monkeypatch.setitem(registration.BUDGETS, "small", 6000)
     text = registration_page(load(result_folder), result_folder, "small")
     assert "reduced from" in text
@@ -196,13 +176,7 @@ def contents_points(folder):
 
 def test_a_page_from_memory_shows_what_the_page_of_the_folder_shows(tmp_path):
     pair = make_phantom(seed=2, shape=(20, 20, 20), spacing_mm=(9.0, 9.0, 9.0)).pair
-    bank = [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]
-    settings = Settings.model_validate(
-        {"name": "one", "smoothness": 0.1, "levels": [{"spacing_mm": 48.0, "steps": 1}], "banks": {"mr": bank}}
-    )
-    result = register(
-        pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels, config=settings,
-    )  # fmt: skip
+    result = register(pair.fixed, pair.moving, config=small_settings((48.0, 1, 1)))
     result.save(tmp_path / "saved")
     pages = [result.report(tmp_path / "memory.html"), write_page(tmp_path / "saved")]
     memory, saved = (embedded(page.read_text(encoding="utf-8"), "view-data") for page in pages)

@@ -73,9 +73,8 @@ def test_of_two_results_with_one_transform_the_labels_decide(result, tmp_path):
         require_match(unbound, both[:1], "u.tsv")
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
+def test_every_structure_of_the_page_has_one_grade(result, tmp_path):
+    for change, why in [
         (lambda rows: rows[1:], r"1 structure \(.*\) without a grade"),
         (lambda rows: [*rows, "Liver\t4\t"], r"1 structure \(Liver\) not in the result"),
         (lambda rows: [*rows, rows[0]], "graded more than once"),
@@ -85,29 +84,24 @@ def test_of_two_results_with_one_transform_the_labels_decide(result, tmp_path):
         (lambda rows: [*rows, "a\t4\tb\tc"], "is not a structure, a grade and a comment"),
         (lambda rows: [*rows, "a\t９\t"], "no grade from 0 to 4"),
         (lambda rows: [], "grades no structure"),
-    ],
-)
-def test_every_structure_of_the_page_has_one_grade(result, tmp_path, change, why):
-    rows = [f"{name}\t4\t" for name in facts(result)["structures"]]
-    path = export(result, tmp_path / "s.tsv", rows=change(rows))
-    with pytest.raises(RegweaveError, match=f"E145.*{why}"):
-        require_match(read_signoff(path), [Reviewable.read(result)], path)
+    ]:
+        rows = [f"{name}\t4\t" for name in facts(result)["structures"]]
+        path = export(result, tmp_path / "s.tsv", rows=change(rows))
+        with pytest.raises(RegweaveError, match=f"E145.*{why}"):
+            require_match(read_signoff(path), [Reviewable.read(result)], path)
 
 
-@pytest.mark.parametrize(
-    "comment", ['"as drawn', "#", "first\u2028second", "a\x85b", "a\x0cb", "a\rb", "x" * 200_000, "\0"]
-)
-def test_no_comment_hides_a_row(result, tmp_path, comment):
-    names = facts(result)["structures"]
-    rows = [f"{name}\t{0 if n == 1 else 4}\t{comment}" for n, name in enumerate(names)]
-    found = read_signoff(export(result, tmp_path / "s.tsv", rows=rows))
-    assert found.word == "refused"
-    assert [row[0] for row in found.unusable] == [names[1]]
+def test_no_comment_hides_a_row(result, tmp_path):
+    for comment in ['"as drawn', "#", "first\u2028second", "a\x85b", "a\x0cb", "a\rb", "x" * 200_000, "\0"]:
+        names = facts(result)["structures"]
+        rows = [f"{name}\t{0 if n == 1 else 4}\t{comment}" for n, name in enumerate(names)]
+        found = read_signoff(export(result, tmp_path / "s.tsv", rows=rows))
+        assert found.word == "refused"
+        assert [row[0] for row in found.unusable] == [names[1]]
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
+def test_headers_and_files_that_are_no_sign_off_are_refused(result, tmp_path):
+    for header in [
         {"reviewer": "  "},
         {"transform_sha256": None},
         {"date": "yesterday"},
@@ -116,38 +110,25 @@ def test_no_comment_hides_a_row(result, tmp_path, comment):
         {"date": "٢٠٢٦-١١-١٨"},
         {"reviewer": "A\n# reviewer: B"},
         {"reviewer": "A\nB"},
-    ],
-)
-def test_a_header_that_lacks_or_repeats_something_is_refused(result, tmp_path, header):
-    with pytest.raises(RegweaveError, match="E145"):
-        read_signoff(export(result, tmp_path / "s.tsv", **header))
+    ]:
+        with pytest.raises(RegweaveError, match="E145"):
+            read_signoff(export(result, tmp_path / "s.tsv", **header))
+    for content in [b"", b"<html>", b"{}", "structure\t4".encode("utf-16"), b"structure\tgrade\tcom\xe9"]:
+        (tmp_path / "s.tsv").write_bytes(content)
+        with pytest.raises(RegweaveError, match="E145"):
+            read_signoff(tmp_path / "s.tsv")
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"<html>", b"{}", "structure\t4".encode("utf-16"), b"structure\tgrade\tcom\xe9"]
-)
-def test_a_file_that_is_no_sign_off_is_refused(tmp_path, content):
-    (tmp_path / "s.tsv").write_bytes(content)
-    with pytest.raises(RegweaveError, match="E145"):
-        read_signoff(tmp_path / "s.tsv")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "code"),
-    [
-        ("result.json", "[]", "E102"),
-        ("result.json", "{", "E102"),
-        ("result.json", '{"clinic": [1]}', "E178"),
-        ("report.html", "", "E145"),
-        ("report.html", "<html>", "E145"),
-        ("report.html", '<script type="application/json" id="signoff-data">[1]</script>', "E145"),
-    ],
-)
-def test_a_result_that_is_damaged_has_a_code(result, tmp_path, capsys, name, content, code):
+def test_a_result_that_is_damaged_has_a_code(result, tmp_path, capsys):
     path = export(result, tmp_path / "s.tsv")
-    (result / name).write_text(content)
-    assert main(["clinic", "signoff", str(path), "--result", str(result)]) == 3
-    assert f"error {code}" in capsys.readouterr().err
+    text = '<script type="application/json" id="signoff-data">[1]</script>'
+    for name, content, code in (
+        *(("report.html", damage, "E145") for damage in ("", "<html>", text)),
+        ("result.json", "[]", "E102"), ("result.json", "{", "E102"), ("result.json", '{"clinic": [1]}', "E178"),
+    ):  # fmt: skip
+        (result / name).write_text(content)
+        assert main(["clinic", "signoff", str(path), "--result", str(result)]) == 3
+        assert f"error {code}" in capsys.readouterr().err
 
 
 def test_names_are_cells_and_each_is_one_structure():

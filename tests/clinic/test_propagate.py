@@ -36,6 +36,8 @@ from regweave.run.result import load
 from regweave.types import Field, Transform
 
 WHERE = smooth_map(3, 6.0)
+STILL = np.eye(4)
+STILL[:3, 3] = -np.asarray(COUCH_MM)
 
 
 @pytest.fixture(scope="module")
@@ -336,7 +338,9 @@ def test_contours_of_today_guide_and_are_told_apart(scans):
     plan, today = scans
     guides = replace(today.structures, structures=tuple(s for s in today.structures.structures if "liver" in s.name))
     with pytest.warns(RegweaveWarning, match=r"W252: .*cord-like: the fixed labels do not show it"):
-        done = propagate_contours(plan.series, today.series, rtstruct=plan.structures, guide=guides, progress=False)
+        done = propagate_contours(
+            plan.series, today.series, rtstruct=plan.structures, guide=guides, init=STILL, progress=False
+        )
     assert list(done.result.provenance.guides.names.values()) == ["liver-like"]
     notes = {row.name: row.note for row in done.quality.structures}
     assert "guided by its contour on today's scan" in notes.pop("liver-like")
@@ -350,7 +354,7 @@ def test_contours_of_today_that_cannot_guide_are_refused(scans):
         today.structures, structures=tuple(replace(s, name=f"other {s.number}") for s in today.structures.structures)
     )
     with pytest.raises(RegweaveError, match=r"E126|E130"):
-        propagate_contours(plan.series, today.series, rtstruct=plan.structures, guide=other, progress=False)
+        propagate_contours(plan.series, today.series, rtstruct=plan.structures, guide=other, init=STILL, progress=False)
     with pytest.raises(RegweaveError, match="E101"):
         propagate_contours(plan.series, today.series, rtstruct=plan.structures, guide="nothing.dcm", progress=False)
 

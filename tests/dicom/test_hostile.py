@@ -16,6 +16,8 @@ from test_bad_inputs import every
 from regweave.cli import main
 from regweave.clinic.scans import read_scans
 
+pytestmark = pytest.mark.usefixtures("few_steps")
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
@@ -73,9 +75,10 @@ def test_a_scan_that_ends_early_cuts_and_says_so_everywhere(study, capsys):
     assert not [text for text in row["reasons"] if "volume" in text or "moved out" in text]
 
 
-def test_a_transform_of_other_series_is_refused_or_named(study, capsys):
+def test_a_registration_has_its_direction_and_a_transform_of_other_series_is_refused_or_named(study, capsys):
     assert contours(study, capsys)[0] == 0
     made = shutil.copy(study.parent / "out" / "transform.h5", study)
+    _directions(study, capsys)
     shutil.rmtree(study.parent / "out")
     content = Path(made).read_bytes()
     assert not [word for word in (b"1.2.826", b"SECRET") if word in content]
@@ -173,8 +176,8 @@ def test_hostile_names_stay_text_on_page_and_terminal(study, capsys):
     assert "&lt;img src=x" in page
 
 
-def test_a_registration_says_its_direction_by_its_frames(study, capsys):
-    assert contours(study, capsys)[0] == 0
+def _directions(study, capsys):
+    """A registration says its direction by its frames."""
     reg = study.parent / "out" / "registration.dcm"
     words = ("warp", "image", study / "plan", "-t", reg, "-r", study / "today", "-o", study / "there.nii.gz")
     assert main([str(word) for word in words]) == 0

@@ -10,9 +10,11 @@ from made_body import write_study
 from regweave.cli import main
 from regweave.errors import EXIT_VERDICT
 
+pytestmark = pytest.mark.usefixtures("in_process", "few_steps")
+
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
+def done(tmp_path_factory, in_process, few_steps):
     """Two rows, of which one has no plan with contours."""
     where = tmp_path_factory.mktemp("list")
     study = write_study(where / "study")

@@ -18,6 +18,7 @@ import regweave as rw
 from regweave.cli import main
 from regweave.errors import RegweaveError
 
+pytestmark = pytest.mark.usefixtures("few_steps")
 TOLD = {
     "StudyDate": "20190203", "SeriesDate": "20190204", "AcquisitionDate": "20190205", "ContentDate": "20190206",
     "StudyTime": "112233.4455", "AcquisitionTime": "112234.5566", "InstitutionName": "SECRET HOSPITAL",
@@ -97,7 +98,7 @@ def secrets(study):
 
 
 @pytest.fixture(scope="module")
-def result(study, tmp_path_factory):
+def result(study, tmp_path_factory, few_steps):
     out = tmp_path_factory.mktemp("o") / "out"
     assert main(["contours", str(study / "plan"), str(study / "today"), "-o", str(out), "--quiet"]) == 0
     return out

@@ -16,7 +16,7 @@ from regweave.errors import UsageError
 from regweave.io.disk.files import sha256
 from regweave.io.disk.records import Number, RecordPart, Text
 from regweave.io.points import read_point_pairs
-from regweave.spatial.warp import beyond, warp_points
+from regweave.spatial.warp import beyond, summary_mm, warp_points
 from regweave.types import Float64Array, Transform
 
 ITERATIONS = 30
@@ -106,13 +106,13 @@ class LandmarkScore(RecordPart):
     @property
     def before_mm(self) -> dict[str, float]:
         """Mean, 95th percentile and maximum as initially aligned: of the points that judge, where there are any."""
-        return _summary([point.before_mm for point in self.judging or self.points])
+        return summary_mm(np.array([point.before_mm for point in self.judging or self.points]))
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def after_mm(self) -> dict[str, float]:
         """The same by the transform."""
-        return _summary([point.after_mm for point in self.judging or self.points])
+        return summary_mm(np.array([point.after_mm for point in self.judging or self.points]))
 
     def words(self) -> str:
         """Describe mean and largest error before and after."""
@@ -126,11 +126,6 @@ class LandmarkScore(RecordPart):
         """Describe which points guided and which judge."""
         guided = len(self.points) - len(self.judging)
         return f"{guided} guided, numbers of the others" if self.judging else "all guided, which proves nothing"
-
-
-def _summary(distances_mm: Sequence[float]) -> dict[str, float]:
-    distances = np.array(distances_mm)
-    return {"mean": float(distances.mean()), "p95": float(np.percentile(distances, 95)), "max": float(distances.max())}
 
 
 def score_landmarks(

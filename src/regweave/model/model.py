@@ -234,6 +234,12 @@ def card_text(name: str, model: Model) -> str:
     """Format the card of a model: images, structures, patients, gain, licence, and when not to use it."""
     record, card = model.training, ModelCard(images="") if model.card is None else model.card
     structures = ", ".join(model.class_name(c) for c in model.weights.classes[1:])
+    gains = {
+        "weights of the refinement": None if record.refinement is None else record.refinement.gain,
+        "columns by structure": record.left_out_gain,
+    }
+    signs = {name: signed([g.mean, g.low, g.high]) for name, g in gains.items() if g is not None}
+    gained = [f"{name} {mean} Dice on left-out patients [{low}, {high}]" for name, (mean, low, high) in signs.items()]
     counted = {"patients": len(patients(record.groups)), "pairs": len(record.pairs)}
     facts = {
         "images": card.images,
@@ -244,7 +250,7 @@ def card_text(name: str, model: Model) -> str:
         "trained on": ", ".join(f"{n} {what}" for what, n in counted.items() if n),
         "data": card.data,
         "predictor": predictor_text(model),
-        "gain": card.gain or "; ".join(_gains(record)),
+        "gain": card.gain or "; ".join(gained),
         "licence": f"weights {card.licence or 'not named'}, training data {card.data_licence or 'not named'}",
         "made": card.made,
         "not for": card.avoid,
@@ -265,14 +271,6 @@ def predictor_text(model: Model) -> str | None:
     dice, n = (facts["record"].get(key) for key in ("mean_dice", "n_images"))
     judged = "" if dice is None else f", mean Dice {dice:.3f} on {n} left-out images"
     return f"{facts['kind']} of {facts['numbers']:,} numbers{judged}"
-
-
-def _gains(record: TrainingRecord) -> list[str]:
-    """Gains in Dice on left-out patients, of the refinement's weights and of the learned columns."""
-    refined = None if record.refinement is None else record.refinement.gain
-    found = {"weights of the refinement": refined, "columns by structure": record.left_out_gain}
-    text = {name: signed([g.mean, g.low, g.high]) for name, g in found.items() if g is not None}
-    return [f"{name} {mean} Dice on left-out patients [{low}, {high}]" for name, (mean, low, high) in text.items()]
 
 
 def predictor_facts(predictor: Predictor) -> dict[str, Any]:

@@ -98,13 +98,7 @@ class Network:
     def shares(self, channels: Float32Array) -> Float32Array:
         """Return the probability of each class, (C, X, Y, Z), for input channels (I, X, Y, Z)."""
         x, y, z = channels.shape[1:]
-        weight = self.arrays["head.weight"].reshape(self.n_classes, self.width)
-        found = _core.class_shares(self._decoded(channels), weight, self.arrays["head.bias"])
-        return np.ascontiguousarray(found[:, :x, :y, :z])
-
-    def _decoded(self, channels: Float32Array) -> Float32Array:
-        """Run all blocks; the grid is filled up with edge values to whole coarsest voxels and stays so."""
-        filled = filled_shape(channels.shape[1:], self.strides)
+        filled = filled_shape((x, y, z), self.strides)  # with edge values to whole coarsest voxels
         padding = [(0, 0), *((0, f - n) for n, f in zip(channels.shape[1:], filled, strict=True))]
         image = np.ascontiguousarray(np.pad(channels, padding, mode="edge").transpose(1, 2, 3, 0))
         skips = []
@@ -114,7 +108,9 @@ class Network:
         image = self._blocks(f"down{len(self.strides)}", image)
         for scale, stride in reversed(list(enumerate(self.strides))):
             image = self._blocks(f"up{scale}", skips.pop(), image, stride)
-        return image
+        weight = self.arrays["head.weight"].reshape(self.n_classes, self.width)
+        found = _core.class_shares(image, weight, self.arrays["head.bias"])
+        return np.ascontiguousarray(found[:, :x, :y, :z])
 
     def _blocks(
         self, name: str, image: Float32Array, coarse: Float32Array | None = None, stride: Stride = (1, 1, 1)
@@ -318,12 +314,22 @@ class NetworkPredictor:
         """Probability of each class, (C, X, Y, Z), on the working grid along the axes of the image, and that grid."""
         grid = NetworkGrid.of(volume.geometry, self.spacing_mm)
         seen = channels(grid.seen(volume.data), self.modality)
-        _warn_of_width(seen.shape[1:], self.shape)
-        inner, surrounded = _surrounded(seen, self.shape)
+        size = seen.shape[1:]
+        if max(self.shape) > 1 and any(n > WIDE * usual for n, usual in zip(size, self.shape, strict=True)):
+            sizes = [" × ".join(map(str, shape)) for shape in (size, self.shape)]
+            notices.warn(
+                f"W215: the image has {sizes[0]} voxels of the network's size, its training images had about "
+                f"{sizes[1]}: what it makes out there may be wrong; crop the image to the part of the body that the "
+                "model is for"
+            )
+        more = [max(0, wanted - n) for n, wanted in zip(size, self.shape, strict=True)]
+        pad = [(m // 2, m - m // 2) for m in more]
+        surrounded = np.stack([np.pad(channel, pad, constant_values=channel.min()) for channel in seen])
         shares = self.network.shares(surrounded)
         if self.mirrored:
             other = self.network.shares(np.ascontiguousarray(surrounded[:, ::-1]))[list(self.mirrored), ::-1]
             shares = (shares + other) / np.float32(2)
+        inner = (slice(low, low + n) for (low, _), n in zip(pad, size, strict=True))
         shares = np.ascontiguousarray(shares[:, *inner])
         if self.ignored:
             shares[0] += shares[list(self.ignored)].sum(axis=0)
@@ -434,26 +440,6 @@ def mirror_places(classes: Sequence[int], names: Mapping[int, str]) -> tuple[int
             raise UsageError("E194", message, "name it, or leave mirror=true out")
         found.append(place if other is None else called.index(other))
     return tuple(found)
-
-
-def _warn_of_width(seen: Sequence[int], usual: Sequence[int]) -> None:
-    """Warn where an image is much wider than the training images."""
-    if max(usual) > 1 and any(n > WIDE * least for n, least in zip(seen, usual, strict=True)):
-        sizes = [" × ".join(map(str, shape)) for shape in (seen, usual)]
-        notices.warn(
-            f"W215: the image has {sizes[0]} voxels of the network's size, its training images had about {sizes[1]}: "
-            "what it makes out there may be wrong; crop the image to the part of the body that the model is for"
-        )
-
-
-def _surrounded(seen: Float32Array, shape: Shape) -> tuple[tuple[slice, ...], Float32Array]:
-    """Pad channels to at least some shape; return their place in the padded grid too."""
-    wide = [(max(0, wanted - n) // 2, max(0, wanted - n)) for n, wanted in zip(seen.shape[1:], shape, strict=True)]
-    inner = tuple(slice(low, low + n) for n, (low, _) in zip(seen.shape[1:], wide, strict=True))
-    if not any(more for _, more in wide):
-        return inner, seen
-    pad = [(low, more - low) for low, more in wide]
-    return inner, np.stack([np.pad(channel, pad, constant_values=channel.min()) for channel in seen])
 
 
 def middle_spacing_mm(volumes: Sequence[Volume]) -> SpacingMm:

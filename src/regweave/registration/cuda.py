@@ -59,26 +59,21 @@ class GpuImage:
         key = (view, factors)
         if key not in self._level:
             self._level = {k: v for k, v in self._level.items() if k[1] == factors}
-            self._level[key] = self._made(view, factors)
+            if view.prepare not in (None, mi.prepare):
+                self._level[key] = self.queue.upload(self.channels.view(view, factors)[None])
+                return self._level[key]
+            knots, window = (None, None), self.channels.window(view)
+            if view.prepare is not None:  # knots of the map from intensities in the window to ranks
+                bare = View(view.window, 0.0, view.prepare)
+                if bare not in self._knots:
+                    low = apply_window(np.array([self.kernels.least(self.data)], dtype=np.float32), window)[0]
+                    found = mi.rank_knots(apply_window(sampled(self.channels.data), window), low)
+                    self._knots[bare] = tuple(self.queue.upload(np.asarray(k, dtype=np.float64)) for k in found)
+                knots = self._knots[bare]
+            made = self.kernels.view(self.data, factors, window, *knots)
+            sides = gaussian_sides((view.sigma_voxels,) * 3, CUT) if view.sigma_voxels else None
+            self._level[key] = made if sides is None else self.kernels.gaussian(made, sides)
         return self._level[key]
-
-    def _made(self, view: View, factors: Factors) -> Any:
-        if view.prepare not in (None, mi.prepare):
-            return self.queue.upload(self.channels.view(view, factors)[None])
-        knots = (None, None) if view.prepare is None else self._ranks(View(view.window, 0.0, view.prepare))
-        made = self.kernels.view(self.data, factors, self.channels.window(view), *knots)
-        if not view.sigma_voxels:
-            return made
-        return self.kernels.gaussian(made, gaussian_sides((view.sigma_voxels,) * 3, CUT))
-
-    def _ranks(self, view: View) -> Any:
-        """Knots of the map from intensities in the window to ranks."""
-        if view not in self._knots:
-            window = self.channels.window(view)
-            low = apply_window(np.array([self.kernels.least(self.data)], dtype=np.float32), window)[0]
-            found = mi.rank_knots(apply_window(sampled(self.channels.data), window), low)
-            self._knots[view] = tuple(self.queue.upload(np.asarray(k, dtype=np.float64)) for k in found)
-        return self._knots[view]
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ class CudaScene:
     host: Scene
     fixed: GpuImage
     moving: GpuImage
-    _numbers: dict[tuple[int, ...], Any]
+    numbers: dict[tuple[int, ...], Any]  # place of each moving label among some classes
     _features: dict[str, Any] = field(default_factory=dict, compare=False)
     _maps: dict[str, tuple[Any, Any, Float64Array]] = field(default_factory=dict, compare=False)
 
@@ -119,7 +114,14 @@ class CudaScene:
         kernels, options = self.device.kernels, member.metric_options
         key: Any = view if member.source == "image" else member.source
         if key not in warped:
-            moving, matrix = self._moving(member, view, u)
+            if member.source == "image":
+                moving, matrix = self.moving.view(view, self.host.moving_factors), self.host.matrix
+            else:
+                if member.source not in self._maps:
+                    maps = self.host.maps(member.source, u.numpy())
+                    there = (self.device.queue.upload(m) for m in (maps.fixed, maps.moving))
+                    self._maps[member.source] = (*there, maps.matrix)
+                _, moving, matrix = self._maps[member.source]
             warped[key] = kernels.warp(moving, matrix, u)
         if member.name not in self._features:
             image = self.fixed.view(view, self.factors) if member.source == "image" else self._maps[member.source][0]
@@ -132,15 +134,6 @@ class CudaScene:
         own = metric is not None and (member.source == "image" or metric.maps)
         return metric if own else None, view_of(member)
 
-    def _moving(self, member: Member, view: View, u: Any) -> tuple[Any, Float64Array]:
-        if member.source == "image":
-            return self.moving.view(view, self.host.moving_factors), self.host.matrix
-        if member.source not in self._maps:
-            maps = self.host.maps(member.source, u.numpy())
-            fixed, moving = (self.device.queue.upload(m) for m in (maps.fixed, maps.moving))
-            self._maps[member.source] = (fixed, moving, maps.matrix)
-        return self._maps[member.source][1:]
-
     def valid(self, u: Any) -> Any:
         """Weight of each voxel, (X, Y, Z), as `Scene.valid`."""
         moving = shrink_geometry(self.host.pair.moving.geometry, self.host.moving_factors)
@@ -151,16 +144,6 @@ class CudaScene:
         found = self.host.mask_shares
         fixed, moving = (None if w is None else self.device.queue.upload(np.ascontiguousarray(w)) for w in found)
         return moving, fixed
-
-    def class_numbers(self, u: Any, classes: tuple[int, ...]) -> Any:
-        """Place among the classes of the moving label at each voxel, displaced by u, int32 (X, Y, Z)."""
-        labels = self.host.pair.moving_labels
-        assert labels is not None
-        if classes not in self._numbers:
-            self._numbers[classes] = self.device.queue.upload(numbers_of(labels.data, classes))
-        matrix = voxel_matrix(self.geometry, labels.geometry, self.host.pair.initial)
-        outside = int(numbers_of(np.zeros(1, dtype=np.int64), classes)[0])
-        return self.device.kernels.warp_nearest(self._numbers[classes], matrix, u, outside)
 
 
 class Constants:
@@ -347,8 +330,10 @@ class CudaDevice:
         if scales is None:
             scales = kernels.fit_scales(costs, valid if masked else None, QUIET_NODE)
         kernels.scale_costs(costs, scales, valid, masked, VALID_SHARE)
-        shares = self._class_shares(scene, u, around)
-        base = self._node_displacements(u, grid) if around.schedule.pairwise == "elastic" else None
+        shares, base = self._class_shares(scene, u, around), None
+        if around.schedule.pairwise == "elastic":
+            at = kernels.resample_field(u, grid.nodes, grid.spacing, grid.origin, (1.0, 1.0, 1.0)).numpy()
+            base = self.queue.upload(np.ascontiguousarray(at.reshape(3, -1).T / grid.spacing, dtype=np.float64))
         return Terms(costs, shares, grid.nodes, around.labels.in_units_of(grid.spacing), base=base), scales
 
     def _costs(self, scene: CudaScene, u: Any, around: StepSearch) -> Any:
@@ -383,18 +368,18 @@ class CudaDevice:
     def _class_shares(self, scene: CudaScene, u: Any, around: StepSearch) -> Any:
         """Columns of W that each node uses, (N, C), or each label of it, (N, L, C)."""
         grid, schedule, classes = around.grid, around.schedule, around.classes
-        if scene.host.pair.moving_labels is None or len(classes) == 1:
+        labels = scene.host.pair.moving.labels
+        if labels is None or len(classes) == 1:
             return self.constants.ones(grid.n_nodes, len(classes))
         box = grid.with_support(tuple(round(edge * schedule.class_reach) for edge in grid.support))
-        numbers = scene.class_numbers(u, classes)
+        if classes not in scene.numbers:
+            scene.numbers[classes] = self.queue.upload(numbers_of(labels.data, classes))
+        matrix = voxel_matrix(scene.geometry, labels.geometry, scene.host.pair.initial)
+        outside = int(numbers_of(np.zeros(1, dtype=np.int64), classes)[0])
+        numbers = self.kernels.warp_nearest(scene.numbers[classes], matrix, u, outside)
         rule, displaced = RULES[schedule.class_rule], schedule.class_at == "displaced"
         search = self.constants.search(box, around.labels)
         return self.kernels.class_shares(search, numbers, len(classes), displaced, rule, FOREGROUND_SHARE)
-
-    def _node_displacements(self, u: Any, grid: ControlGrid) -> Any:
-        """Displacement that each node has so far, in control spacings, float64 (N, 3)."""
-        at_nodes = self.kernels.resample_field(u, grid.nodes, grid.spacing, grid.origin, (1.0, 1.0, 1.0)).numpy()
-        return self.queue.upload(np.ascontiguousarray(at_nodes.reshape(3, -1).T / grid.spacing, dtype=np.float64))
 
     def loss(self, scene: CudaScene, u: Any, around: StepSearch, structures: Sequence[int] | None) -> Float32Array:
         """Loss (N, L) of the labels around u, by the host."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,7 +63,12 @@ def _rigid(fixed: Volume, moving: Volume, alone: bool) -> Float64Array:
     steps_mm = [fixed.geometry.longest_mm / resolution for resolution in (ALONE if alone else RESOLUTIONS)]
     pyramid = [PyramidLevel(*(coarser(image, step, bone=bone) for image in windowed)) for step in steps_mm]
     headers, centres = np.eye(4), _centre_on_centre(*windowed)
-    fits = [_fitted(pyramid, start) for start in (headers, centres)]
+    fits = []
+    for start in (headers, centres):
+        affine = start
+        for level in pyramid:
+            affine = level.fit(affine, rigid=True)
+        fits.append((pyramid[-1].cost(affine), affine))
     cost, best = min(fits, key=lambda fit: fit[0])
     before = pyramid[-1].cost(headers)
     turned = float(np.degrees(np.arccos(np.clip((np.trace(best[:3, :3]) - 1.0) / 2.0, -1.0, 1.0))))
@@ -79,14 +84,6 @@ def _rigid(fixed: Volume, moving: Volume, alone: bool) -> Float64Array:
     return headers if overlaps else centres
 
 
-def _fitted(pyramid: Sequence[PyramidLevel], start: Float64Array) -> tuple[float, Float64Array]:
-    """Cost on the finest level, and the rigid map, of a fit from one start."""
-    affine = start
-    for resolution in pyramid:
-        affine = resolution.fit(affine, rigid=True)
-    return pyramid[-1].cost(affine), affine
-
-
 METHODS: dict[str, Callable[[Volume, Volume, bool], Float64Array]] = {
     "none": lambda *_: np.eye(4),
     "moments": lambda fixed, moving, _: _centre_on_centre(*_windowed(fixed, moving)),
@@ -96,19 +93,17 @@ METHODS: dict[str, Callable[[Volume, Volume, bool], Float64Array]] = {
 }
 
 
-def _windowed(fixed: Volume, moving: Volume) -> tuple[Image, Image]:
-    return _in_window(with_modality(fixed)), _in_window(with_modality(moving))
-
-
-def _in_window(volume: Volume) -> Image:
-    """Map the window of the image's own modality to [0, 1]."""
-    assert volume.modality is not None
-    modality = volume.modality
-    found, mask = inside(volume), volume.mask if isinstance(volume, Image) else None
-    low, high = default_window(volume.data if found is None else volume.data[found], modality)
-    if high <= low:
-        return Image(np.zeros_like(volume.data), volume.geometry, mask=mask)
-    return Image(apply_window(extrapolated(volume), (low, high)), volume.geometry, mask=mask)
+def _windowed(*volumes: Volume) -> list[Image]:
+    """Map the window of the own modality of each image to [0, 1]."""
+    made = []
+    for volume in map(with_modality, volumes):
+        assert volume.modality is not None
+        found, mask = inside(volume), volume.mask if isinstance(volume, Image) else None
+        low, high = default_window(volume.data if found is None else volume.data[found], volume.modality)
+        flat = high <= low
+        data = np.zeros_like(volume.data) if flat else apply_window(extrapolated(volume), (low, high))
+        made.append(Image(data, volume.geometry, mask=mask))
+    return made
 
 
 def _centre_on_centre(fixed: Volume, moving: Volume) -> Float64Array:

@@ -273,7 +273,7 @@ def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = 
     return _core.round_trip(there, back, *(m[:3].tolist() for m in maps))
 
 
-def defined(values: Float32Array) -> Float32Array:
+def defined(values: NDArray[Any]) -> NDArray[Any]:
     """Return the numbers of an array that are no NaN, moved to its front in its own memory: a copy may not fit."""
     flat, n = values.reshape(-1), 0
     for start in range(0, flat.size, PART):
@@ -284,7 +284,7 @@ def defined(values: Float32Array) -> Float32Array:
     return flat[:n]
 
 
-def summary_mm(errors_mm: Float32Array) -> dict[str, float]:
+def summary_mm(errors_mm: NDArray[Any]) -> dict[str, float]:
     """Return ``mean``, ``p95`` and ``max`` of the numbers there are, NaN for none; they are sorted in place."""
     error = defined(errors_mm)
     if error.size == 0:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from regweave.errors import RegweaveWarning, UsageError
-from regweave.registration import point_guides
-from regweave.registration.point_guides import PointGuides, contradicting, drawn, likeliest
+from regweave.registration import landmarks as point_guides
+from regweave.registration.landmarks import PointGuides, contradicting, drawn, likeliest
 from regweave.spatial.warp import determinant, resample, warp_points
 from regweave.types import Field, Geometry, Image, ImagePair, Transform
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regweave.errors import RegweaveWarning
-from regweave.registration import structure_start as structures
+from regweave.registration import landmarks as structures
 from regweave.spatial.warp import warp_points
 from regweave.types import Geometry, Image, ImagePair, StructureMaps, Transform
 

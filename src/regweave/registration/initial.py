@@ -29,7 +29,7 @@ def initial_affine(fixed: Volume, moving: Volume, method: str, *, alone: bool = 
     Of an `Image` with a mask, the inside counts. ``none`` uses the positions in the headers; ``moments`` shifts
     the centre of one foreground onto the other, for images whose origins mean nothing; ``rigid`` fits rotation and
     shift, for two scans of one person, and bone counts more where both are CT; ``affine`` fits twelve parameters, for
-    images of two people. ``structures`` is the same here: `regweave.registration.structure_start` follows. Where the
+    images of two people. ``structures`` is the same here: `regweave.registration.landmarks` follows. Where the
     fit is ``alone`` the whole result, it goes on to finer copies, and a rigid one need not clearly gain on the headers.
     """
     if method not in METHODS:

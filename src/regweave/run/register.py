@@ -23,8 +23,7 @@ from regweave.registration import devices
 from regweave.registration.align import Alignment, Refinement, RefineStep, Step, align, refine, warn_if_left_out
 from regweave.registration.cpu import Device
 from regweave.registration.initial import STRUCTURES
-from regweave.registration.point_guides import PointGuides
-from regweave.registration.structure_start import started_from_structures
+from regweave.registration.landmarks import PointGuides, started_from_structures
 from regweave.run import check as checking
 from regweave.run import record
 from regweave.run.guides import guiding, require_labels

@@ -16,7 +16,7 @@ from regweave.io.transforms.files import require_direction
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.model.model import Model
 from regweave.registration.initial import METHODS, STRUCTURES, initial_affine
-from regweave.registration.point_guides import PointGuides
+from regweave.registration.landmarks import PointGuides
 from regweave.run.read import Inputs
 from regweave.run.resolve import predictor_of
 from regweave.types import Field, ImagePair

@@ -21,7 +21,7 @@ from regweave.learning.columns import FittedColumns, Trainer
 from regweave.learning.lssvm import LssvmOptions
 from regweave.model.record import Candidate, Gain, GateRecord
 from regweave.registration.initial import STRUCTURES
-from regweave.registration.structure_start import started_from_structures
+from regweave.registration.landmarks import started_from_structures
 from regweave.run.memory import forecast
 from regweave.run.read import read_inputs
 from regweave.run.resolve import with_structure_maps

@@ -28,18 +28,8 @@ from regweave.spatial.voxels import (
     shrink_geometry,
 )
 from regweave.spatial.warp import encode, voxel_matrix, warp_channels
-from regweave.types import (
-    Float32Array,
-    Float64Array,
-    Geometry,
-    ImagePair,
-    IntArray,
-    LabelArray,
-    LabelMap,
-    Modality,
-    StructureMaps,
-    Volume,
-)
+from regweave.types import Geometry, ImagePair, LabelMap, Modality, StructureMaps, Volume
+from regweave.types.images import Float32Array, Float64Array, IntArray, LabelArray
 
 Prepare = Callable[[Float32Array], Float32Array]
 CUT = 4.0  # Half the length of the smoothing kernel, in standard deviations

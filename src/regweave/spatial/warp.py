@@ -12,17 +12,8 @@ from scipy import ndimage
 
 from regweave import _core
 from regweave.errors import UsageError
-from regweave.types import (
-    Field,
-    Float32Array,
-    Float64Array,
-    Geometry,
-    IntArray,
-    LabelArray,
-    LabelMap,
-    Transform,
-    Volume,
-)
+from regweave.types import Field, Geometry, LabelMap, Transform, Volume
+from regweave.types.images import Float32Array, Float64Array, IntArray, LabelArray
 
 Interpolation = Literal["linear", "nearest", "label", "bspline"]
 SLAB_VOXELS = 2**22  # Voxels of a field that are brought to other units at a time

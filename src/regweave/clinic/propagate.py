@@ -1,7 +1,5 @@
 """Contours of a planning scan brought onto today's: read, start, register, carry, measure, write."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time
@@ -17,26 +15,21 @@ from regweave import notices
 from regweave.clinic import structures as st
 from regweave.clinic.scans import Scan, ScanLike, find_start, label_map, prepare, read_scans
 from regweave.config.settings import Member, Settings, preset
-from regweave.contours.carry import Shape, shape_of
-from regweave.contours.regions import draw_labels, label_values
+from regweave.contours import carry, regions
 from regweave.errors import RegweaveError
 from regweave.io import prepare_output, write_labels
-from regweave.io.dicom.parse import files_in
-from regweave.io.dicom.reg import write_reg_deformable
+from regweave.io.dicom import parse, reg
 from regweave.io.dicom.rtstruct import read_rtstruct, write_rtstruct
 from regweave.io.dicom.series import Series, series_by_place
 from regweave.io.disk.files import sha256
 from regweave.io.labels import read_name_map
-from regweave.measures.landmarks import LandmarkPairs
-from regweave.measures.propagation import ClinicSection, PropagatedStructure
-from regweave.measures.verdict import Rules, clinic_rules, read_rules
+from regweave.measures import landmarks, propagation, verdict
 from regweave.model.model import Model
 from regweave.options import called, described, option
 from regweave.progress import Progress, StagedBar
 from regweave.registration import devices
-from regweave.run.images import FILES, OutputImages
+from regweave.run import images, memory
 from regweave.run.job import POINTS
-from regweave.run.memory import allowed_threads
 from regweave.run.register import register
 from regweave.run.result import Result
 from regweave.run.rigid import names_of
@@ -118,6 +111,41 @@ STAGES = {
 OnStage = Callable[[str, str, float], None]  # Takes the stage, its words, and the share of the work that is done
 
 
+class _Stages:
+    """Progress of a propagation: its stages, their seconds, and the registration's own steps as one fraction."""
+
+    def __init__(self, on_stage: OnStage) -> None:
+        self._on_stage, self._stage = on_stage, ""
+        self.part, self.parts = 0, 1
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def begin(self, stage: str, parts: int = 1) -> None:
+        """Begin a stage."""
+        self.end()
+        self._stage, self.parts = stage, parts
+        self.inside("", 0.0)
+
+    def end(self) -> None:
+        """Add the seconds of the present stage, which ends."""
+        if self._stage:
+            now = time.perf_counter()
+            self.seconds[self._stage], self._since = now - self._since, now
+
+    def inside(self, detail: str, share: float) -> None:
+        """Report the share of the present stage that is done."""
+        names, (words, length) = list(STAGES), STAGES[self._stage]
+        before = sum(STAGES[name][1] for name in names[: names.index(self._stage)])
+        self._on_stage(self._stage, f"{words}: {detail}" if detail else words, before + share * length)
+
+    def step(self, progress: Progress) -> None:
+        """Report a step of the registration."""
+        if progress.stage != "begin":
+            counted = f"{progress.done}/{progress.total}" if progress.total else progress.message
+            words = f"{counted} of {self.part + 1}/{self.parts}" if self.parts > 1 else counted
+            self.inside(words, (self.part + progress.fraction) / self.parts)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ContoursJob:
     """Request of a propagation."""
@@ -176,7 +204,7 @@ class ContoursJob:
         False, "Register the other way too and measure how well both agree; twice the time.", panel="Method"
     )
     check: bool = option(False, "Repeat the registration, and map the likely error; four more runs.", panel="Method")
-    rules: str | Path | Rules | None = option(
+    rules: str | Path | verdict.Rules | None = option(
         None, "Rules for pass, look and fail, TOML; see `regweave rules --clinic`.", panel="Method",
         typed=Path | None, metavar="FILE",
     )  # fmt: skip
@@ -213,7 +241,7 @@ class Propagation:
         return self.result.transform
 
     @property
-    def quality(self) -> ClinicSection:
+    def quality(self) -> propagation.ClinicSection:
         """Numbers by structure and of the whole, as ``result.json`` has them."""
         assert self.result.clinic is not None
         return self.result.clinic
@@ -234,12 +262,14 @@ def propagate_contours(job: ContoursJob) -> Propagation:
         E160 other frames, E161 several series, E162 different patients, E165 nothing drawn, E167 a start that makes
         things worse, E192 more than two series named, E128 nothing that can guide, and the errors of reading.
     """
-    judged_by = read_rules(job.rules) if isinstance(job.rules, str | Path) else job.rules or clinic_rules()
+    judged_by = (
+        verdict.read_rules(job.rules) if isinstance(job.rules, str | Path) else job.rules or verdict.clinic_rules()
+    )
     marks = {name: v for name in (*POINTS, "guide_points") if (v := getattr(job, name)) is not None}
-    points = LandmarkPairs.read(job.fixed_points, job.moving_points) if marks else None
+    points = landmarks.LandmarkPairs.read(job.fixed_points, job.moving_points) if marks else None
     names = read_name_map(job.name_map) if isinstance(job.name_map, str | Path) else job.name_map or {}
     bar = StagedBar(shown=job.progress and job.on_stage is None)
-    with bar, kernel_threads(allowed_threads(job.threads)):
+    with bar, kernel_threads(memory.allowed_threads(job.threads)):
         stages = _Stages(job.on_stage or bar.stage)
         devices.get(job.device)  # a device that is missing is refused before anything is read
         model = Model.load(job.model) if isinstance(job.model, str | Path) else job.model
@@ -262,8 +292,8 @@ def propagate_contours(job: ContoursJob) -> Propagation:
             }
             stages.inside("structures of the plan", 0.85)
             to_carry = {one.number for one in (*tissue, *outlines)} - set(skins)
-            shapes = [shape_of(one, then.series) for one in planned.structures if one.number in to_carry]
-            values = label_values(planned.structures)
+            shapes = [carry.shape_of(one, then.series) for one in planned.structures if one.number in to_carry]
+            values = regions.label_values(planned.structures)
             labels = label_map(
                 [s for s in shapes if not st.is_outline(s.structure)], then.image.geometry, values, names
             )
@@ -287,13 +317,13 @@ def propagate_contours(job: ContoursJob) -> Propagation:
                     rows.append(st.outline_row(one, drawn[-1], pair, notes[one.number]))
             left_out += [_left_out(row) for row in gone if is_absent(row)]
             lost = [_left_out(row) for row in gone if not is_absent(row)]
-            on_today = draw_labels(drawn, now.series, values, names)
+            on_today = regions.draw_labels(drawn, now.series, values, names)
         who = now.series.identity
         ids = {
             "patient_id": who.patient_id, "patient_name": who.patient_name, "birth_date": who.birth_date,
             "plan": str(job.plan), "today": str(job.today),
         } if job.show_ids else None  # fmt: skip
-        section = ClinicSection(
+        section = propagation.ClinicSection(
             patient_sha=who.patient_hash, plan_sha=then.series.identity.series_hash, today_sha=who.series_hash,
             settings_sha=_settings_sha(result), whole=whole, tests=st.kinds_done(both_ways=job.both_ways), ids=ids,
             structures=tuple(st.flagged(r.model_copy(update={"label": values[r.number]}), judged_by, whole)
@@ -336,8 +366,8 @@ def _guides(job: ContoursJob, today: Scan, names: Mapping[str, str]) -> dict[str
         return {}
     if not isinstance(guide, StructureSet):
         guide = read_rtstruct(guide, today.series, allow_id_mismatch=job.allow_id_mismatch)
-    shapes = [shape_of(one, today.series) for one in guide.structures if not st.is_outline(one)]
-    labels = label_map(shapes, today.image.geometry, label_values(guide.structures), names)
+    shapes = [carry.shape_of(one, today.series) for one in guide.structures if not st.is_outline(one)]
+    labels = label_map(shapes, today.image.geometry, regions.label_values(guide.structures), names)
     return {"fixed_labels": labels, "guide": True}
 
 
@@ -374,8 +404,8 @@ def _one_way(fixed: Scan, moving: Scan, start: Transform, in_hu: bool, options: 
 
 
 def _on_today(
-    shapes: Sequence[Shape], pair: st.Pair, notes: Mapping[int, str], guided: Collection[int], stages: _Stages
-) -> tuple[list[Structure], list[PropagatedStructure], list[PropagatedStructure]]:
+    shapes: Sequence[carry.Shape], pair: st.Pair, notes: Mapping[int, str], guided: Collection[int], stages: _Stages
+) -> tuple[list[Structure], list[propagation.PropagatedStructure], list[propagation.PropagatedStructure]]:
     """Carry all shapes; return the structures with their rows, and the rows of those with nothing on today's slices."""
     drawn, rows, gone = [], [], []
     for n, shape in enumerate(shapes):
@@ -390,12 +420,12 @@ def _on_today(
     return drawn, rows, gone
 
 
-def is_absent(row: PropagatedStructure) -> bool:
+def is_absent(row: propagation.PropagatedStructure) -> bool:
     """Whether a structure is outside today's scan already by the start, so that the deformation lost nothing."""
     return bool(row.outside_percent) and (row.pushed_percent or 0.0) <= MOST_PUSHED
 
 
-def _left_out(row: PropagatedStructure) -> LeftOut:
+def _left_out(row: propagation.PropagatedStructure) -> LeftOut:
     share, pushed = row.outside_percent, row.pushed_percent
     if is_absent(row):
         return LeftOut(row.name, f"not in today's scan: {share:.0f} % of its contour lies beyond it")
@@ -409,9 +439,9 @@ def _settings_sha(result: Result) -> str:
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
-def _of_series(result: Result, pair: st.Pair, labels: LabelMap) -> OutputImages:
+def _of_series(result: Result, pair: st.Pair, labels: LabelMap) -> images.OutputImages:
     """Return the images with today's labels, and with both series stated in the transforms."""
-    assert isinstance(result.images, OutputImages)
+    assert isinstance(result.images, images.OutputImages)
     assert result.transform.ends is not None
     shown = warp_labels(labels, Transform(Field.zero(pair.today.image.geometry)))
     today, plan = (one.series.identity.series_hash for one in (pair.today, pair.plan))
@@ -420,46 +450,11 @@ def _of_series(result: Result, pair: st.Pair, labels: LabelMap) -> OutputImages:
     return replace(result.images, warped_labels=shown, transform=there, inverse=back)
 
 
-class _Stages:
-    """Progress of a propagation: its stages, their seconds, and the registration's own steps as one fraction."""
-
-    def __init__(self, on_stage: OnStage) -> None:
-        self._on_stage, self._stage = on_stage, ""
-        self.part, self.parts = 0, 1
-        self.seconds: dict[str, float] = {}
-        self._since = time.perf_counter()
-
-    def begin(self, stage: str, parts: int = 1) -> None:
-        """Begin a stage."""
-        self.end()
-        self._stage, self.parts = stage, parts
-        self.inside("", 0.0)
-
-    def end(self) -> None:
-        """Add the seconds of the present stage, which ends."""
-        if self._stage:
-            now = time.perf_counter()
-            self.seconds[self._stage], self._since = now - self._since, now
-
-    def inside(self, detail: str, share: float) -> None:
-        """Report the share of the present stage that is done."""
-        names, (words, length) = list(STAGES), STAGES[self._stage]
-        before = sum(STAGES[name][1] for name in names[: names.index(self._stage)])
-        self._on_stage(self._stage, f"{words}: {detail}" if detail else words, before + share * length)
-
-    def step(self, progress: Progress) -> None:
-        """Report a step of the registration."""
-        if progress.stage != "begin":
-            counted = f"{progress.done}/{progress.total}" if progress.total else progress.message
-            words = f"{counted} of {self.part + 1}/{self.parts}" if self.parts > 1 else counted
-            self.inside(words, (self.part + progress.fraction) / self.parts)
-
-
 def write_contours(job: ContoursJob, output: str | Path, *, overwrite: bool = False) -> Propagation:
     """Propagate contours and write all files into a new folder, which appears when it is complete."""
     where = Path(output).absolute()
     for source in (one for one in (job.plan, job.today) if not isinstance(one, Series)):
-        files = files_in(source)
+        files = parse.files_in(source)
         folders = [Path(str(source)).absolute()] if files is None else [path.absolute().parent for path in files]
         if {where, *where.parents} & set(folders):
             message = f"the output '{output}' lies in the folder of an input"
@@ -480,19 +475,19 @@ def _write_files(folder: Path, done: Propagation) -> Propagation:
         if row.flag != "pass"
     }
     write_rtstruct(folder / RTSTRUCT, done.structures, done.today, source=done.planned, names=names, remarks=remarks)
-    error_mm = write_reg_deformable(folder / REG, done.transform, done.today, done.plan)
+    error_mm = reg.write_reg_deformable(folder / REG, done.transform, done.today, done.plan)
     done.result.images.write(folder, ["transform"])
-    write_labels(folder / FILES["labels"], done.labels)
+    write_labels(folder / images.FILES["labels"], done.labels)
     written = {
-        "transform_sha256": sha256(folder / FILES["transform"]),
+        "transform_sha256": sha256(folder / images.FILES["transform"]),
         "grid_error_mm": error_mm,
         "names": {old: new for old, new in names.items() if done.structures.named(old) is not None},
         "slices_mm": tuple(one.along_mm for one in done.today.slices),
         "files": {
             "structure set": RTSTRUCT,
             "registration": REG,
-            "transform": FILES["transform"],
-            "labels, one structure a voxel: the smallest where several overlap": FILES["labels"],
+            "transform": images.FILES["transform"],
+            "labels, one structure a voxel: the smallest where several overlap": images.FILES["labels"],
         },
     }
     seconds = {**done.result.seconds, "objects": time.perf_counter() - began}

@@ -3,8 +3,6 @@
 A start is a fit, the headers, or an existing registration, and is refused where it makes things worse.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -306,7 +304,8 @@ def working_scan(series: Series, seen: NDArray[np.bool_] | None = None) -> Scan:
         return Scan(series, image, trusted_region(image, bright_mask(image)) if whole.modality == "mr" else None)
     whole = tissue_values(whole)
     x, y, z = (max(1, round(MOST_MM / s)) for s in whole.geometry.spacing_mm.tolist())
-    coarse = Volume(shrink(whole.data, (x, y, z)), shrink_geometry(whole.geometry, (x, y, z)), whole.modality)
+    data, grid = shrink(whole.data, (x, y, z)), shrink_geometry(whole.geometry, (x, y, z))
+    coarse = Volume(data, grid, whole.modality)
     patient = patient_mask(coarse)
     image = cropped(whole, patient, coarse.geometry)
     if patient is None:
@@ -445,7 +444,8 @@ def _sample(image: Volume, measured: NDArray[np.bool_] | None) -> Float64Array:
     x, y, z = (max(1, round(COARSE_MM / s)) for s in image.geometry.spacing_mm.tolist())
     data = shrink(image.data, (x, y, z))
     if measured is not None:
-        data = data[shrink(np.ascontiguousarray(measured[..., None], dtype=np.float32), (x, y, 1))[..., 0] > 0.999]
+        pixels = np.ascontiguousarray(measured[..., None], dtype=np.float32)
+        data = data[shrink(pixels, (x, y, 1))[..., 0] > 0.999]
     values = np.sort(data, axis=None)
     return np.asarray(values[:: max(1, len(values) // MOST_VALUES)], dtype=np.float64)
 

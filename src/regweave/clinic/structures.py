@@ -31,23 +31,11 @@ from regweave.errors import UsageError
 from regweave.io.dicom.rtstruct import checked_names
 from regweave.io.dicom.series import Series
 from regweave.io.geometry import overlap_fraction
-from regweave.measures.propagation import DONE_HERE, PropagatedStructure, TestKind, WholePair
-from regweave.measures.scores import PairScore
-from regweave.measures.verdict import ANOTHER_PATIENT, STRUCTURE_RULES, Rules, judge, structure_number
+from regweave.measures import propagation, scores, verdict
 from regweave.run.result import Result
 from regweave.spatial.rigid import rigid_fit
 from regweave.spatial.warp import determinant, warp_points
-from regweave.types import (
-    Contour,
-    Field,
-    Float32Array,
-    Float64Array,
-    Geometry,
-    LeftOut,
-    Structure,
-    StructureSet,
-    Transform,
-)
+from regweave.types import Contour, Field, Float64Array, Geometry, LeftOut, Structure, StructureSet, Transform
 
 MOST_POINTS = 4000  # Points of a structure at which the inverse is tested
 MOST_BOTH_WAYS = 100_000
@@ -67,15 +55,15 @@ TESTS = {
     "D": ("overlap and distance of contours against drawn ones",
           "not done: there are no drawn contours on today's scan"),
     "E": ("landmarks: target registration error", "not done: no landmarks were given"),
-    "F": ("Jacobian determinant", DONE_HERE),
-    "G": ("other numbers of the deformation: displacement by structure", DONE_HERE),
+    "F": ("Jacobian determinant", propagation.DONE_HERE),
+    "G": ("other numbers of the deformation: displacement by structure", propagation.DONE_HERE),
     "H": ("consistency: there and back",
           "in part: the inverse of this transform alone; no registration was run the other way (--both-ways)"),
     "I": ("digital phantoms with a known deformation", "not done here: `regweave clinic commission`"),
     "J": ("end to end with a physical phantom", "not done"),
 }  # fmt: skip
 """Kinds of test of the UK survey, table 1 (doi 10.1259/bjr.20210001), and what a propagation does of each."""
-BOTH_WAYS_DONE = f"{DONE_HERE}: a second registration was run the other way, and the two were joined"
+BOTH_WAYS_DONE = f"{propagation.DONE_HERE}: a second registration was run the other way, and the two were joined"
 
 
 @dataclass(frozen=True)
@@ -88,12 +76,12 @@ class Pair:
     inverse: Transform
 
     @cached_property
-    def jacobian(self) -> Float32Array:
+    def jacobian(self) -> NDArray[np.float32]:
         """Determinants of the field, computed once for all structures."""
         return determinant(self.transform.field)
 
 
-def structure_row(shape: Shape, carried: Structure, pair: Pair, note: str = "") -> PropagatedStructure:
+def structure_row(shape: Shape, carried: Structure, pair: Pair, note: str = "") -> propagation.PropagatedStructure:
     """Measure one propagated structure, before it is flagged; ``note`` is a remark for the reader."""
     planned = shape.structure
     plan_ml, today_ml = volume_ml(planned, pair.plan.series), volume_ml(carried, pair.today.series)
@@ -101,7 +89,7 @@ def structure_row(shape: Shape, carried: Structure, pair: Pair, note: str = "") 
     share, centre = _shown_part(shape, pair)
     shown_ml = plan_ml * share if state else plan_ml
     compared = shown_ml > 0 and today_ml > 0 and (planes >= LEAST_PLANES or not state)
-    return PropagatedStructure(
+    return propagation.PropagatedStructure(
         number=planned.number, name=planned.name, type=planned.kind, note=note, flag="look", reasons=(),
         volume_plan_ml=plan_ml, volume_today_ml=today_ml,
         volume_change_percent=100 * (today_ml / shown_ml - 1) if compared else None,
@@ -204,7 +192,7 @@ def _inside_numbers(shape: Shape, carried: Structure, pair: Pair, centre: Float6
     }  # fmt: skip
 
 
-def outline_row(planned: Structure, drawn: Structure, pair: Pair, note: str) -> PropagatedStructure:
+def outline_row(planned: Structure, drawn: Structure, pair: Pair, note: str) -> propagation.PropagatedStructure:
     """Measure an outline found in today's scan, against the plan's outline carried there.
 
     Both count only where the two scans overlap: ``outline_dice`` is their Dice there, and ``volume_change_percent`` the
@@ -246,15 +234,17 @@ def _between_slices(carried: Structure, drawn: Structure, pair: Pair, limits: tu
     return shown
 
 
-def flagged(row: PropagatedStructure, rules: Rules, whole: WholePair | None = None) -> PropagatedStructure:
+def flagged(
+    row: propagation.PropagatedStructure, rules: verdict.Rules, whole: propagation.WholePair | None = None
+) -> propagation.PropagatedStructure:
     """Return a row with its flag, pass, cut, look or fail, and the reasons.
 
     No structure passes where the numbers of the ``whole`` pair are those of two patients.
     """
     broken: list[tuple[str, str]] = [
         (one.level, "another patient? (see the verdict)")
-        for one in judge(PairScore(), rules, whole=whole).reasons
-        if one.rule == ANOTHER_PATIENT
+        for one in verdict.judge(scores.PairScore(), rules, whole=whole).reasons
+        if one.rule == verdict.ANOTHER_PATIENT
     ]
     needed = {"deformation": row.jacobian_least, "volume change": row.volume_change_percent}
     if row.state:  # too little may remain for a volume
@@ -264,10 +254,10 @@ def flagged(row: PropagatedStructure, rules: Rules, whole: WholePair | None = No
         needed = {"deformation": row.inverse_p95_mm}
     if lacking := [words for words, value in needed.items() if value is None]:
         broken.append(("look", f"not measured: {', '.join(lacking)}"))
-    for rule in STRUCTURE_RULES:
-        value = structure_number(row, rule)
+    for rule in verdict.STRUCTURE_RULES:
+        value = verdict.structure_number(row, rule)
         if rule in rules.limits and not np.isnan(value) and (level := rules.broken(rule, value)):
-            broken.append((level, rules.brief(rule, getattr(row, STRUCTURE_RULES[rule]), level)))
+            broken.append((level, rules.brief(rule, getattr(row, verdict.STRUCTURE_RULES[rule]), level)))
     flag = (
         "fail" if any(level == "fail" for level, _ in broken) else "look" if broken else "cut" if row.state else "pass"
     )
@@ -277,14 +267,14 @@ def flagged(row: PropagatedStructure, rules: Rules, whole: WholePair | None = No
 
 def whole_pair(
     pair: Pair, start: Start, result: Result, both_ways: Mapping[str, float | None] | None = None
-) -> WholePair:
+) -> propagation.WholePair:
     """Measure both scans and the whole transform; ``both_ways`` has the numbers of `both_ways_numbers`."""
     plan, today, there = pair.plan, pair.today, result.inverse_consistency_mm
     two_ct = today.series.modality == plan.series.modality == "CT"
     same = plan.series.frame_uid == today.series.frame_uid
     overlap = overlap_fraction(today.image.geometry, plan.image.geometry, start.transform.affine)
     from_file = "HU taken from the file" if today.series.modality == "CT" else "taken from the file"
-    return WholePair(
+    return propagation.WholePair(
         plan=_series_words(plan.series), today=_series_words(today.series), overlap_percent=100 * overlap,
         frames="the same frame of reference" if same else "different frames of reference",
         today_values=f"HU by {today.mapped}" if today.mapped else from_file,
@@ -367,10 +357,10 @@ def both_ways_mm(there: Transform, back: Transform, points_mm: Float64Array) -> 
     return np.asarray(np.linalg.norm(warp_points(plan[seen], back) - points_mm[seen], axis=1))
 
 
-def kinds_done(*, both_ways: bool = False) -> tuple[TestKind, ...]:
+def kinds_done(*, both_ways: bool = False) -> tuple[propagation.TestKind, ...]:
     """Return each kind of test with its state; `ClinicSection.with_landmarks` changes that of landmarks."""
     return tuple(
-        TestKind(kind=kind, what=what, state=BOTH_WAYS_DONE if kind == "H" and both_ways else state)
+        propagation.TestKind(kind=kind, what=what, state=BOTH_WAYS_DONE if kind == "H" and both_ways else state)
         for kind, (what, state) in TESTS.items()
     )
 
@@ -441,7 +431,7 @@ def require_names(structures: Sequence[Structure], names: Mapping[str, str]) -> 
 MOST_OUTSIDE = 0.99  # A structure of which today's field of view shows less than the rest is not drawn
 
 
-def carried(shape: Shape, pair: Pair, note: str) -> tuple[Structure, PropagatedStructure]:
+def carried(shape: Shape, pair: Pair, note: str) -> tuple[Structure, propagation.PropagatedStructure]:
     """Carry a structure as tissue, or move it rigidly, and measure it; it is empty if today's scan shows none of it."""
     one, start, today = shape.structure, pair.transform.affine, pair.today
     notes = [note]
@@ -513,7 +503,9 @@ def rigid_pair(shape: Shape, pair: Pair) -> Pair:
     )
 
 
-def rigid_row(shape: Shape, carried: Structure, rigid: Pair, start: Float64Array, note: str) -> PropagatedStructure:
+def rigid_row(
+    shape: Shape, carried: Structure, rigid: Pair, start: Float64Array, note: str
+) -> propagation.PropagatedStructure:
     """Measure a structure that was moved rigidly; its displacement is counted from the start (4, 4), as all are."""
     row, places = structure_row(shape, carried, rigid, note), carried.drawn_mm
     if not len(places):

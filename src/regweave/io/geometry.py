@@ -1,7 +1,5 @@
 """Voxel grids in LPS millimetres: conversion of frames, comparison, and the canonical order of axes."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
@@ -9,7 +7,7 @@ import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -257,7 +255,7 @@ class Orientation:
     steps: tuple[int, int, int]
 
     @classmethod
-    def of(cls, geometry: Geometry) -> Orientation:
+    def of(cls, geometry: Geometry) -> Self:
         """Find the axes nearest L, P and S."""
         order = nearest_axes(geometry.direction)
         x, y, z = (1 if geometry.direction[world, axis] >= 0 else -1 for world, axis in enumerate(order))

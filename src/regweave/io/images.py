@@ -15,7 +15,7 @@ import SimpleITK as sitk  # noqa: N813
 
 from regweave import notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import nifti, textheader
+from regweave.io import nifti, stored, textheader
 from regweave.io.dicom.parse import holds_dicom, looks_like_dicom
 from regweave.io.dicom.series import choose_series, read_series
 from regweave.io.disk.files import is_file, is_folder, open_file, some, stem_of, suffix_of
@@ -23,17 +23,6 @@ from regweave.io.geometry import affine_of, make_geometry, ras_to_lps, shear_ang
 from regweave.io.labels import list_names, read_names, require_names
 from regweave.io.modality import modality_of
 from regweave.io.nifti import NiftiFrame
-from regweave.io.stored import (
-    NonFinite,
-    Stored,
-    constant_error,
-    intensities_error,
-    nonfinite_error,
-    require_scalar,
-    require_unmasked,
-    volume_shape,
-    whole_labels,
-)
 from regweave.types import Geometry, LabelMap, Volume
 
 Format = Literal["NIfTI", "NRRD or MetaImage", "DICOM"]
@@ -46,7 +35,7 @@ HEAD_BYTES = 4096
 
 
 def read_image(
-    source: Any, *, nifti_frame: NiftiFrame = "auto", nonfinite: NonFinite = "error", follow_links: bool = False,
+    source: Any, *, nifti_frame: NiftiFrame = "auto", nonfinite: stored.NonFinite = "error", follow_links: bool = False,
     series: str | None = None,
 ) -> Volume:  # fmt: skip
     """Read a 3-D scalar image: voxels [i, j, k] in float32 with an affine that ends in LPS millimetres.
@@ -60,19 +49,19 @@ def read_image(
     """
     if isinstance(source, Volume):
         return source
-    stored = read_stored(source, nifti_frame, follow_links=follow_links, series=series)
-    data = stored.intensities()
-    if (error := nonfinite_error(data, stored.subject)) is not None:
+    read = read_stored(source, nifti_frame, follow_links=follow_links, series=series)
+    data = read.intensities()
+    if (error := stored.nonfinite_error(data, read.subject)) is not None:
         if nonfinite == "error":
             raise error
         notices.warn(f"W205: {error.message}; treated as background")
         finite = np.isfinite(data)
         if not finite.any():
-            raise RegweaveError("E104", f"{stored.subject} holds no finite voxel at all", "export the image again")
+            raise RegweaveError("E104", f"{read.subject} holds no finite voxel at all", "export the image again")
         data = np.where(finite, data, data[finite].min())
-    if (error := constant_error(data, stored)) is not None:
+    if (error := stored.constant_error(data, read)) is not None:
         raise error
-    return Volume(data, stored.geometry, stored.modality)
+    return Volume(data, read.geometry, read.modality)
 
 
 def read_labels(
@@ -88,13 +77,13 @@ def read_labels(
     given = require_names(names_path)
     if isinstance(source, LabelMap):
         return source if given is None else _named(replace(source, names=read_names(given)), "the label map")
-    stored = read_stored(source, nifti_frame, follow_links=follow_links)
+    read = read_stored(source, nifti_frame, follow_links=follow_links)
     chosen = names_file(source) if given is None else given
     names = {} if chosen is None else read_names(chosen)
-    labels = LabelMap(whole_labels(stored.values(), stored.subject), stored.geometry, names)
-    if (error := intensities_error(labels.data, names, stored.subject)) is not None:
+    labels = LabelMap(stored.whole_labels(read.values(), read.subject), read.geometry, names)
+    if (error := stored.intensities_error(labels.data, names, read.subject)) is not None:
         raise error
-    return labels if given is None else _named(labels, stored.subject)
+    return labels if given is None else _named(labels, read.subject)
 
 
 def _named(labels: LabelMap, subject: str) -> LabelMap:
@@ -117,7 +106,7 @@ def names_file(source: Any) -> Path | None:
 
 def read_stored(
     source: Any, nifti_frame: NiftiFrame = "auto", *, follow_links: bool = False, series: str | None = None
-) -> Stored:
+) -> stored.Stored:
     """Read a path or an object and check all but its values; what a header forbids is refused before voxels are read.
 
     Uneven or sheared slices of a DICOM series are interpolated onto an even grid.
@@ -127,7 +116,7 @@ def read_stored(
             if name in OBJECTS:
                 return OBJECTS[name][1](source, nifti_frame)
         if isinstance(source, tuple) and len(source) == 2:
-            return Stored.of_array(np.asanyarray(source[0]), ras_to_lps(source[1]), "the array")
+            return stored.Stored.of_array(np.asanyarray(source[0]), ras_to_lps(source[1]), "the array")
         kinds = ", ".join([*(words for words, _ in OBJECTS.values()), "(array, affine) with nibabel's RAS affine"])
         message = f"cannot read an image from an object of type {type(source).__module__}.{type(source).__qualname__}"
         raise UsageError("E108", message, f"give a path or one of: {kinds}")
@@ -138,7 +127,7 @@ def read_stored(
         return textheader.read_text_header(found, follow_links=follow_links)
     read = read_series(found, series)
     facts = {"dicom": {"modality": read.modality, "images": len(read.slices), "even": read.exact}}
-    return Stored(read.image.data, read.image.geometry, f"'{found}'", facts=facts, modality=read.image.modality)
+    return stored.Stored(read.image.data, read.image.geometry, f"'{found}'", facts=facts, modality=read.image.modality)
 
 
 def image_sha256(path: str | Path, *, follow_links: bool = False, series: str | None = None) -> str:
@@ -235,53 +224,53 @@ def classes_of(source: Any) -> list[str]:
     return [f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(source).__mro__]
 
 
-def _read_ants(source: Any, _: NiftiFrame) -> Stored:
+def _read_ants(source: Any, _: NiftiFrame) -> stored.Stored:
     data, subject = source.numpy(), "the ANTsPy image"
-    require_scalar(data.dtype, int(source.components), subject)
-    volume_shape(data.shape, subject)  # before a matrix is made of three axes
+    stored.require_scalar(data.dtype, int(source.components), subject)
+    stored.volume_shape(data.shape, subject)  # before a matrix is made of three axes
     affine = affine_of(np.asarray(source.direction) * np.asarray(source.spacing), source.origin)
-    return Stored.of_array(data, affine, subject)
+    return stored.Stored.of_array(data, affine, subject)
 
 
-def _read_monai(source: Any, _: NiftiFrame) -> Stored:
+def _read_monai(source: Any, _: NiftiFrame) -> stored.Stored:
     """Read an (X, Y, Z) tensor or one of a single channel, on any device; it is in RAS unless its metadata name LPS."""
     data, subject = np.asarray(source.array), "the MetaTensor"
     if data.ndim == 4:
-        require_scalar(data.dtype, data.shape[0], subject)
+        stored.require_scalar(data.dtype, data.shape[0], subject)
         data = data[0]
     affine = np.asarray(source.affine, dtype=np.float64)
-    return Stored.of_array(data, affine if source.meta.get("space") == "LPS" else ras_to_lps(affine), subject)
+    return stored.Stored.of_array(data, affine if source.meta.get("space") == "LPS" else ras_to_lps(affine), subject)
 
 
-def _read_nibabel(source: Any, frame: NiftiFrame) -> Stored:
+def _read_nibabel(source: Any, frame: NiftiFrame) -> stored.Stored:
     """Read voxels, which nibabel has scaled; a NIfTI header is checked as that of a file is."""
     data, subject = np.asanyarray(source.dataobj), "the nibabel image"
-    require_unmasked(data, subject)
+    stored.require_unmasked(data, subject)
     if "nibabel.Nifti1Pair" not in classes_of(source):
-        return Stored.of_array(data, ras_to_lps(source.affine), subject)
+        return stored.Stored.of_array(data, ras_to_lps(source.affine), subject)
     geometry = nifti.place(source.header, data.shape, data.dtype, subject, frame)
-    return Stored(data.reshape(geometry.shape), geometry, subject)
+    return stored.Stored(data.reshape(geometry.shape), geometry, subject)
 
 
-def _read_sitk(source: Any, _: NiftiFrame) -> Stored:
+def _read_sitk(source: Any, _: NiftiFrame) -> stored.Stored:
     subject = "the SimpleITK image"
     while source.GetDimension() > 3 and source.GetSize()[-1] == 1:
         source = sitk.Extract(source, [*source.GetSize()[:-1], 0])
     components = 2 if "complex" in source.GetPixelIDTypeAsString() else source.GetNumberOfComponentsPerPixel()
-    require_scalar(np.dtype(float), components, subject)
+    stored.require_scalar(np.dtype(float), components, subject)
     axes = np.reshape(source.GetDirection(), (3, 3)) * np.asarray(source.GetSpacing())
     affine = affine_of(axes, source.GetOrigin())
-    geometry = make_geometry(volume_shape(source.GetSize(), subject), affine, subject)
-    return Stored(np.array(sitk.GetArrayViewFromImage(source).T, order="C"), geometry, subject)
+    geometry = make_geometry(stored.volume_shape(source.GetSize(), subject), affine, subject)
+    return stored.Stored(np.array(sitk.GetArrayViewFromImage(source).T, order="C"), geometry, subject)
 
 
-def _read_torchio(source: Any, _: NiftiFrame) -> Stored:
+def _read_torchio(source: Any, _: NiftiFrame) -> stored.Stored:
     data, subject = np.asarray(source.data), "the TorchIO image"
-    require_scalar(data.dtype, data.shape[0], subject)
-    return Stored.of_array(data[0], ras_to_lps(source.affine), subject)
+    stored.require_scalar(data.dtype, data.shape[0], subject)
+    return stored.Stored.of_array(data[0], ras_to_lps(source.affine), subject)
 
 
-OBJECTS: dict[str, tuple[str, Callable[[Any, NiftiFrame], Stored]]] = {
+OBJECTS: dict[str, tuple[str, Callable[[Any, NiftiFrame], stored.Stored]]] = {
     "SimpleITK.Image": ("a SimpleITK image", _read_sitk),
     "nibabel.SpatialImage": ("a nibabel image", _read_nibabel),
     "ants.ANTsImage": ("an ANTsPy image", _read_ants),
@@ -317,21 +306,21 @@ def inspect_image(path: str | Path, *, follow_links: bool = False) -> Inspection
             files = files_of(path, follow_links=follow_links)
             facts["bytes"] = sum(file.stat().st_size for file in files)
             try:
-                stored = read_stored(path, follow_links=follow_links)
+                read = read_stored(path, follow_links=follow_links)
             except RegweaveError as error:
                 if error.code != "E110":
                     raise
                 problems.append(error)  # of two matrices that disagree the sform is taken
-                stored = read_stored(path, "sform", follow_links=follow_links)
+                read = read_stored(path, "sform", follow_links=follow_links)
             # After reading: of a file that its header condemns, however long, no more is read.
-            geometry, data = stored.geometry, stored.intensities()
-            facts |= stored.facts
+            geometry, data = read.geometry, read.intensities()
+            facts |= read.facts
             facts |= {
                 "sha256": image_sha256(path, follow_links=follow_links), "size": list(geometry.shape),
                 "spacing_mm": geometry.spacing_mm.tolist(), "origin_mm_lps": geometry.origin_mm.tolist(),
                 "direction_lps": geometry.direction.tolist(), "orientation": orientation(geometry),
                 "handedness": "right" if np.linalg.det(geometry.direction) > 0 else "left",
-                "shear_rad": shear_angle(geometry.direction), "type": str(stored.data.dtype.newbyteorder("=")),
+                "shear_rad": shear_angle(geometry.direction), "type": str(read.data.dtype.newbyteorder("=")),
             }  # fmt: skip
             finite = data[np.isfinite(data)]
             facts["nonfinite_voxels"] = int(data.size - finite.size)
@@ -339,7 +328,7 @@ def inspect_image(path: str | Path, *, follow_links: bool = False) -> Inspection
                 facts["minimum"], facts["maximum"] = float(finite.min()), float(finite.max())
                 facts["mean"] = float(finite.mean(dtype=np.float64))
                 facts["ct"] = modality_of(Volume(finite.astype(np.float32), geometry)) == "ct"
-            if (bad := nonfinite_error(data, stored.subject) or constant_error(data, stored)) is not None:
+            if (bad := stored.nonfinite_error(data, read.subject) or stored.constant_error(data, read)) is not None:
                 problems.append(bad)
         except RegweaveError as error:
             problems.append(error)

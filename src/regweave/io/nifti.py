@@ -29,28 +29,9 @@ from numpy.typing import NDArray
 
 from regweave import notices
 from regweave.errors import RegweaveError
-from regweave.io.disk.files import (
-    BYTES_PER_VALUE,
-    MAX_EXTENSION_BYTES,
-    contradiction,
-    damaged,
-    open_file,
-    require_memory,
-    suffix_of,
-)
+from regweave.io import stored
+from regweave.io.disk.files import BYTES_PER_VALUE, contradiction, damaged, open_file, require_memory, suffix_of
 from regweave.io.geometry import affine_of, make_geometry, ras_to_lps
-from regweave.io.stored import (
-    BROKEN,
-    GZIP_MARK,
-    GZIP_WINDOW,
-    RATIO,
-    Inflated,
-    Stored,
-    Stream,
-    read_exactly,
-    require_scalar,
-    volume_shape,
-)
 from regweave.types import Float64Array, Geometry
 
 NiftiFrame = Literal["auto", "sform", "qform"]
@@ -59,6 +40,8 @@ HALF_TURN_RAD = 1e-3
 """Near a half turn, as from LPS to RAS, a quaternion in single precision leaves this much of angle open."""
 UNIT_MM = {0: 1.0, 1: 1e3, 2: 1.0, 3: 1e-3}
 """NIfTI codes of metre, millimetre and micrometre; 0, unknown, is taken as millimetre."""
+MAX_EXTENSION_BYTES = 64 << 20
+"""Largest distance from the start of a file to its voxels: headers of DICOM series are kept there."""
 MAX_CODE = 5  # Largest qform and sform code of the standard
 QUATERNION_SLACK = 1e-4  # Rounding of a quaternion in single precision, with room for programs that write few digits
 SAME_SIZE = 0.01  # Relative difference of voxel sizes in pixdim and sform that rounding explains
@@ -166,11 +149,11 @@ class NiftiHeader:
         count = math.prod(self.shape)
         expected = count * self.dtype.itemsize
         with _opened(self.path) as (stream, size):
-            if self.offset + expected > size * (RATIO if isinstance(stream, Inflated) else 1):
+            if self.offset + expected > size * (stored.RATIO if isinstance(stream, stored.Inflated) else 1):
                 raise damaged(self.subject, f"its header promises {self.offset + expected} bytes, the file has {size}")
             require_memory(expected + count * BYTES_PER_VALUE, self.subject)
             stream.seek(self.offset)
-            buffer = read_exactly(stream, expected, self.subject)
+            buffer = stored.read_exactly(stream, expected, self.subject)
         return buffer.view(self.dtype).reshape(self.shape, order="F")
 
     def comment(self, word: str) -> str:
@@ -221,14 +204,14 @@ def read_header(path: Path) -> NiftiHeader:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Stream, int]]:
+def _opened(path: Path) -> Iterator[tuple[stored.Stream, int]]:
     """Open the bytes of a file, inflated according to its name or else its content, with its length on disk."""
     with open_file(path) as stream:
         size, suffix = os.fstat(stream.fileno()).st_size, suffix_of(path)
-        packed = stream.peek(2)[:2] == GZIP_MARK if suffix not in SUFFIXES else suffix == ".nii.gz"
+        packed = stream.peek(2)[:2] == stored.GZIP_MARK if suffix not in SUFFIXES else suffix == ".nii.gz"
         try:
-            yield (Inflated(stream) if packed else stream), size
-        except BROKEN as error:
+            yield (stored.Inflated(stream) if packed else stream), size
+        except stored.BROKEN as error:
             raise damaged(f"'{path}'", f"its gzip stream is broken or no gzip stream ({error})") from error
 
 
@@ -247,9 +230,9 @@ def _parse(block: bytes, subject: str) -> Any:
 
 def begins_nifti(head: bytes) -> bool:
     """Return whether a file begins with the size of the header and the mark of the format, behind gzip or not."""
-    if head.startswith(GZIP_MARK):
+    if head.startswith(stored.GZIP_MARK):
         try:
-            head = zlib.decompressobj(GZIP_WINDOW).decompress(head, LONGEST_HEADER)
+            head = zlib.decompressobj(stored.GZIP_WINDOW).decompress(head, LONGEST_HEADER)
         except zlib.error:
             return False
     with suppress(RegweaveError):
@@ -257,7 +240,7 @@ def begins_nifti(head: bytes) -> bool:
     return False
 
 
-def read_nifti(path: Path, frame: NiftiFrame = "auto") -> Stored:
+def read_nifti(path: Path, frame: NiftiFrame = "auto") -> stored.Stored:
     """Read a file; what its header forbids is refused before voxels are read."""
     head = read_header(path)
     geometry = place(head.header, head.shape, head.dtype, head.subject, frame)
@@ -268,17 +251,17 @@ def read_nifti(path: Path, frame: NiftiFrame = "auto") -> Stored:
         "q_s_distance_mm": _distance_mm(*_matrices(head.header, head.subject)[:2], geometry.shape),
         "scl_slope": head.scaling[0], "scl_inter": head.scaling[1],
     }  # fmt: skip
-    return Stored(voxels, geometry, head.subject, head.scaling, {"nifti": codes})
+    return stored.Stored(voxels, geometry, head.subject, head.scaling, {"nifti": codes})
 
 
 def place(
     header: Any, shape: tuple[int, ...], dtype: np.dtype[Any], subject: str, frame: NiftiFrame = "auto"
 ) -> Geometry:
     """Check that a NIfTI header is that of a scalar volume, and place it."""
-    require_scalar(dtype, 1, subject)
+    stored.require_scalar(dtype, 1, subject)
     if int(header["intent_code"]) in {1006, 1007}:
         raise RegweaveError("E103", f"{subject} is a displacement field, needed is an image", "pass it as a transform")
-    return placed(header, volume_shape(shape, subject), subject, frame)
+    return placed(header, stored.volume_shape(shape, subject), subject, frame)
 
 
 def placed(header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiFrame = "auto") -> Geometry:

@@ -1,14 +1,12 @@
 """Voxels of files, exactly as many as a header promises, and their validation before anything is computed."""
 
-from __future__ import annotations
-
 import io
 import os
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -80,6 +78,47 @@ def nonfinite_error(data: NDArray[Any], subject: str) -> RegweaveError | None:
     return RegweaveError("E104", message, "repair the image, or state nonfinite mask to treat them as background")
 
 
+@dataclass(frozen=True)
+class Stored:
+    """Voxels of an image in the stored type, before their values are checked.
+
+    ``subject`` names the image in messages, slope and intercept in ``scaling`` take voxels to values, ``facts`` are
+    further statements of the format for an inspection, ``modality`` is that which the format states, as DICOM does.
+    """
+
+    data: NDArray[Any]
+    geometry: Geometry
+    subject: str
+    scaling: tuple[float, float] = (1.0, 0.0)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    modality: Modality | None = None
+
+    @classmethod
+    def of_array(cls, data: NDArray[Any], affine: ArrayLike, subject: str) -> Self:
+        """Check that an array is a scalar volume, and place it by an affine from index to LPS millimetres."""
+        require_scalar(data.dtype, 1, subject)
+        require_unmasked(data, subject)
+        shape = volume_shape(data.shape, subject)
+        return cls(np.asarray(data).reshape(shape), make_geometry(shape, affine, subject), subject)
+
+    def values(self) -> NDArray[Any]:
+        """Return the voxels in the stored type, or in float64 where the file asks for scaling."""
+        if self.scaling == (1.0, 0.0):
+            return np.ascontiguousarray(self.data).astype(self.data.dtype.newbyteorder("="), copy=False)
+        slope, inter = self.scaling
+        return np.ascontiguousarray(self.data, dtype=np.float64) * slope + inter
+
+    def intensities(self) -> Float32Array:
+        """Return the values as float32; what does not fit becomes infinite and is caught as non-finite."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.data.flags.c_contiguous or not self.data.flags.f_contiguous or not self.data.size:
+                return self.values().astype(np.float32)
+            # NIfTI runs along x first; its voxels are scaled in that order, and turned by a kernel.
+            lying: Float32Array = replace(self, data=self.data.T).values().astype(np.float32, copy=False)
+        turned: Float32Array = _core.arrange(lying[None], (2, 1, 0), (1, 1, 1))[0]
+        return turned
+
+
 def constant_error(data: NDArray[Any], stored: Stored) -> RegweaveError | None:
     """Return the E105 error of an image in which all voxels are equal in float32, None for any other image."""
     low, high, (slope, inter) = float(data.min()), float(data.max()), stored.scaling
@@ -139,47 +178,6 @@ def intensities_error(data: NDArray[Any], names: Collection[int], subject: str) 
     message = f"{subject} seems to hold the values of an image, not labels: {n} different labels{apart}"
     hint = f"give the label map; for a map of more than {MANY_LABELS} labels give the names of the labels too"
     return RegweaveError("E127", message, f"{hint} (--label-names)")
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Voxels of an image in the stored type, before their values are checked.
-
-    ``subject`` names the image in messages, slope and intercept in ``scaling`` take voxels to values, ``facts`` are
-    further statements of the format for an inspection, ``modality`` is that which the format states, as DICOM does.
-    """
-
-    data: NDArray[Any]
-    geometry: Geometry
-    subject: str
-    scaling: tuple[float, float] = (1.0, 0.0)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    modality: Modality | None = None
-
-    @classmethod
-    def of_array(cls, data: NDArray[Any], affine: ArrayLike, subject: str) -> Stored:
-        """Check that an array is a scalar volume, and place it by an affine from index to LPS millimetres."""
-        require_scalar(data.dtype, 1, subject)
-        require_unmasked(data, subject)
-        shape = volume_shape(data.shape, subject)
-        return cls(np.asarray(data).reshape(shape), make_geometry(shape, affine, subject), subject)
-
-    def values(self) -> NDArray[Any]:
-        """Return the voxels in the stored type, or in float64 where the file asks for scaling."""
-        if self.scaling == (1.0, 0.0):
-            return np.ascontiguousarray(self.data).astype(self.data.dtype.newbyteorder("="), copy=False)
-        slope, inter = self.scaling
-        return np.ascontiguousarray(self.data, dtype=np.float64) * slope + inter
-
-    def intensities(self) -> Float32Array:
-        """Return the values as float32; what does not fit becomes infinite and is caught as non-finite."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            if self.data.flags.c_contiguous or not self.data.flags.f_contiguous or not self.data.size:
-                return self.values().astype(np.float32)
-            # NIfTI runs along x first; its voxels are scaled in that order, and turned by a kernel.
-            lying: Float32Array = replace(self, data=self.data.T).values().astype(np.float32, copy=False)
-        turned: Float32Array = _core.arrange(lying[None], (2, 1, 0), (1, 1, 1))[0]
-        return turned
 
 
 # Voxels of raw and deflated files: exactly as many bytes as a header promises. Memory is taken after three checks: the

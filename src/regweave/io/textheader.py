@@ -27,18 +27,9 @@ from numpy.typing import NDArray
 
 from regweave import notices
 from regweave.errors import RegweaveError
+from regweave.io import stored
 from regweave.io.disk.files import MAX_HEADER_BYTES, contradiction, damaged, open_file, shown, suffix_of
 from regweave.io.geometry import affine_of, make_geometry
-from regweave.io.stored import (
-    Encoding,
-    Payload,
-    Stored,
-    data_file,
-    read_payload,
-    require_scalar,
-    volume_shape,
-    without_trailing_ones,
-)
 from regweave.types import Float64Array
 
 NRRD_SUFFIXES, META_SUFFIXES = (".nrrd", ".nhdr"), (".mha", ".mhd")
@@ -52,13 +43,13 @@ def has_text_header(head: bytes) -> bool:
     return NRRD_BEGINS.match(head) is not None or META_BEGINS.match(head) is not None
 
 
-def read_text_header(path: Path, *, follow_links: bool = False) -> Stored:
+def read_text_header(path: Path, *, follow_links: bool = False) -> stored.Stored:
     """Read an image; what its header forbids is refused before voxels are read."""
     head = read_header(path, follow_links=follow_links)
-    require_scalar(head.dtype, head.components, head.subject)
-    shape = volume_shape(head.shape, head.subject)
+    stored.require_scalar(head.dtype, head.components, head.subject)
+    shape = stored.volume_shape(head.shape, head.subject)
     assert head.affine is not None  # there are three axes
-    return Stored(head.read_voxels(), make_geometry(shape, head.affine, head.subject), head.subject)
+    return stored.Stored(head.read_voxels(), make_geometry(shape, head.affine, head.subject), head.subject)
 
 
 def read_header(path: Path, *, follow_links: bool = False) -> ImageHeader:
@@ -100,13 +91,13 @@ class ImageHeader:
     component_axis: int  # Position of the components among the axes of the file, 0 for the fastest
     dtype: np.dtype[Any]  # Stored type with the byte order of the file
     affine: Float64Array | None  # From indices to LPS millimetres, (4, 4); None where there are not three axes
-    payload: Payload
+    payload: stored.Payload
     vectors_lps: bool = True  # Whether components of a vector are along the axes of LPS
     keys: Mapping[str, str] = field(default_factory=dict)  # Further keys of the file that are no fields of its format
 
     def read_voxels(self) -> NDArray[Any]:
         """Read the voxels: an array of the shape, with the components before it where there are several."""
-        data = read_payload(self.payload, self.dtype, math.prod(self.shape) * self.components, self.subject)
+        data = stored.read_payload(self.payload, self.dtype, math.prod(self.shape) * self.components, self.subject)
         axes = list(self.shape)
         axes.insert(self.component_axis, self.components)
         moved = np.moveaxis(data.reshape(axes, order="F"), self.component_axis, 0)
@@ -122,27 +113,27 @@ LONGEST_NUMBER = 64
 SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
-@dataclass(frozen=True)
-class Fields:
-    """Fields of one header by name, and how messages call its file."""
+class Fields(dict[str, str]):
+    """Fields of one header by name; ``subject`` is its file in messages."""
 
-    subject: str
-    values: Mapping[str, str]
+    def __init__(self, subject: str, values: Mapping[str, str]) -> None:
+        super().__init__(values)
+        self.subject = subject
 
     def bad(self, key: str, needed: str) -> RegweaveError:
         """Make the E102 error of a field that cannot be understood."""
-        return damaged(self.subject, f"{key} is {shown(self.values[key])}, needed is {needed}")
+        return damaged(self.subject, f"{key} is {shown(self[key])}, needed is {needed}")
 
     def first_of(self, *keys: str) -> str | None:
         """Return the key that is present of several for one field, or None; E113 where two are present and differ."""
-        found = [key for key in keys if key in self.values]
-        if len({self.values[key].lower() for key in found}) > 1:
+        found = [key for key in keys if key in self]
+        if len({self[key].lower() for key in found}) > 1:
             raise contradiction(self.subject, f"{' and '.join(found)} mean the same thing and differ")
         return found[0] if found else None
 
     def words(self, key: str, count: int) -> list[str]:
         """Return exactly so many words, in lower case, quoted or not."""
-        words = [(match[1] or match[2] or "").lower() for match in WORDS.finditer(self.values[key])]
+        words = [(match[1] or match[2] or "").lower() for match in WORDS.finditer(self[key])]
         if len(words) != count:
             raise contradiction(self.subject, f"{key} has {len(words)} entries, for its dimensions needed are {count}")
         return words
@@ -166,13 +157,13 @@ class Fields:
 
     def whole_number(self, key: str, default: int) -> int:
         """Return one whole number."""
-        return self.whole_numbers(key, 1)[0] if key in self.values else default
+        return self.whole_numbers(key, 1)[0] if key in self else default
 
     def switch(self, key: str, default: bool) -> bool:
         """Return a switch that is True or False."""
-        if key not in self.values:
+        if key not in self:
             return default
-        if (found := SWITCHES.get(self.values[key].lower())) is None:
+        if (found := SWITCHES.get(self[key].lower())) is None:
             raise self.bad(key, "True or False")
         return found
 
@@ -215,7 +206,7 @@ NRRD_TYPES = {
     "f4": ("float",), "f8": ("double",),
 }  # fmt: skip
 NRRD_TYPE_OF = {name: kind for kind, names in NRRD_TYPES.items() for name in names}
-NRRD_ENCODINGS: dict[str, Encoding] = {"raw": "raw", "gz": "gzip", "gzip": "gzip"}
+NRRD_ENCODINGS: dict[str, stored.Encoding] = {"raw": "raw", "gz": "gzip", "gzip": "gzip"}
 NRRD_UNREAD = {"txt", "text", "ascii", "hex", "bz2", "bzip2"}  # Encodings of the format that are not read
 VECTORS = re.compile(r"\s*(?:(none)|\(([^()]*)\))\s*(?=$|[\s(])", re.IGNORECASE)
 DOMAIN_KINDS = {"domain", "space", "time", "none", "???"}
@@ -249,17 +240,17 @@ def _read_nrrd(path: Path, follow_links: bool) -> ImageHeader:
     if not 1 <= n_axes <= NRRD_MAX_AXES:
         raise fields.bad("dimension", f"1 to {NRRD_MAX_AXES}")
     sizes = fields.whole_numbers("sizes", n_axes, 1)
-    placed = "space directions" in fields.values
+    placed = "space directions" in fields
     directions = _vectors(fields, "space directions", n_axes, dimension) if placed else None
     value_axis = _value_axis(fields, n_axes, directions)
     kept = [axis for axis in range(n_axes) if axis != value_axis]
-    shape = without_trailing_ones([sizes[axis] for axis in kept])
-    framed = "measurement frame" in fields.values
+    shape = stored.without_trailing_ones([sizes[axis] for axis in kept])
+    framed = "measurement frame" in fields
     frame = _vectors(fields, "measurement frame", dimension, dimension) if framed else [None]
     straight = None in frame or np.allclose(np.array(frame, dtype=np.float64), np.eye(dimension), atol=1e-3)
-    if (kind := NRRD_TYPE_OF.get(" ".join(fields.values["type"].lower().split()))) is None:
+    if (kind := NRRD_TYPE_OF.get(" ".join(fields["type"].lower().split()))) is None:
         raise fields.bad("type", "a type of numbers, such as short or float")
-    order = fields.values.get("endian", "").lower()
+    order = fields.get("endian", "").lower()
     if order not in {"", "little", "big"}:
         raise fields.bad("endian", "little or big")
     if not order and np.dtype(kind).itemsize > 1:
@@ -303,7 +294,7 @@ def _nrrd_fields(path: Path) -> tuple[Fields, dict[str, str], int]:
 
 
 def _vectors(fields: Fields, key: str, count: int, length: int) -> list[list[float] | None]:
-    text, result, at = fields.values[key], list[list[float] | None](), 0
+    text, result, at = fields[key], list[list[float] | None](), 0
     while at < len(text):
         if (match := VECTORS.match(text, at)) is None:
             raise fields.bad(key, f"{count} vectors as (x,y,z) or none")
@@ -318,8 +309,8 @@ def _vectors(fields: Fields, key: str, count: int, length: int) -> list[list[flo
 
 def _space(fields: Fields) -> tuple[str, int]:
     """Return the name of the space in lower case, empty without one, and its dimension."""
-    name, dimension = fields.values.get("space", "").lower(), fields.whole_number("space dimension", 3)
-    if name and "space dimension" in fields.values:
+    name, dimension = fields.get("space", "").lower(), fields.whole_number("space dimension", 3)
+    if name and "space dimension" in fields:
         raise contradiction(fields.subject, "space and space dimension exclude each other")
     if name in TIMED or not 3 <= dimension <= NRRD_MAX_AXES:
         what = f"lies in {f'a space with time ({name})' if name else f'{dimension} dimensions'}, needed are three"
@@ -331,7 +322,7 @@ def _space(fields: Fields) -> tuple[str, int]:
 
 def _value_axis(fields: Fields, n_axes: int, directions: list[list[float] | None] | None) -> int | None:
     """Return the axis of the components of a voxel, None where a voxel is one number."""
-    kinds = fields.words("kinds", n_axes) if "kinds" in fields.values else ["none"] * n_axes
+    kinds = fields.words("kinds", n_axes) if "kinds" in fields else ["none"] * n_axes
     value_axes = []
     for axis, kind in enumerate(kinds):
         if kind not in DOMAIN_KINDS | VALUE_KINDS:
@@ -345,7 +336,7 @@ def _value_axis(fields: Fields, n_axes: int, directions: list[list[float] | None
         if unplaced or kind in VALUE_KINDS:
             value_axes.append(axis)
     if len(value_axes) > 1:
-        what = f"has {len(value_axes)} axes of values ({fields.values.get('kinds', 'no kinds')})"
+        what = f"has {len(value_axes)} axes of values ({fields.get('kinds', 'no kinds')})"
         raise fields.unread(what, "extract one component or a grey value first")
     return value_axes[0] if value_axes else None
 
@@ -354,7 +345,7 @@ def _nrrd_affine(
     fields: Fields, directions: list[list[float] | None] | None, kept: list[int], n_axes: int
 ) -> Float64Array:
     (name, dimension), subject, affine = _space(fields), fields.subject, np.eye(4)
-    words = fields.words("spacings", n_axes) if "spacings" in fields.values else ["nan"] * n_axes
+    words = fields.words("spacings", n_axes) if "spacings" in fields else ["nan"] * n_axes
     stated = [np.nan if word == "nan" else fields.numbers("spacings", 1, [word])[0] for word in words]
     spacings = np.array([stated[axis] for axis in kept])
     if directions is not None:
@@ -366,13 +357,13 @@ def _nrrd_affine(
             what = f"has axes in {dimension} dimensions of space, needed are 3"
             raise fields.unread(what, "write the volume in a space of three dimensions")
         affine[:3, :3] = steps[:, :3].T
-        if "space origin" in fields.values:
+        if "space origin" in fields:
             affine[:3, 3] = (_vectors(fields, "space origin", 1, dimension)[0] or [0.0] * 3)[:3]
         else:
             notices.warn(f"W207: {subject} does not state where it is (no space origin); origin 0 is used")
-    elif "space origin" in fields.values or name:
+    elif "space origin" in fields or name:
         raise contradiction(subject, "it names a space or an origin there, and no space directions")
-    elif "axis mins" in fields.values or "axis maxs" in fields.values:
+    elif "axis mins" in fields or "axis maxs" in fields:
         what = "is placed by axis mins and maxs, which programs read in different ways"
         raise fields.unread(what, "write it with space directions and space origin")
     else:  # as in files from before there was a space
@@ -386,12 +377,12 @@ def _nrrd_affine(
 
 def _unit_mm(fields: Fields, in_space: bool, kept: list[int], n_axes: int) -> Float64Array:
     """Return the millimetres of the unit of each axis: of the space, or of the axes where there is no space."""
-    if in_space and "units" in fields.values:
+    if in_space and "units" in fields:
         names = fields.words("units", n_axes)
         if any(UNIT_MM.get(names[axis]) != 1.0 for axis in kept):
             raise contradiction(fields.subject, "units of axes that lie in a space, which has units itself")
     key = "space units" if in_space else "units"
-    if key not in fields.values:
+    if key not in fields:
         return np.ones(3)
     names = fields.words(key, _space(fields)[1] if in_space else n_axes)
     units = [UNIT_MM.get(names[axis]) for axis in (range(3) if in_space else kept)]
@@ -400,8 +391,8 @@ def _unit_mm(fields: Fields, in_space: bool, kept: list[int], n_axes: int) -> Fl
     return np.array(units, dtype=np.float64)
 
 
-def _nrrd_payload(path: Path, fields: Fields, end: int, follow_links: bool) -> Payload:
-    coding = fields.values["encoding"].lower()
+def _nrrd_payload(path: Path, fields: Fields, end: int, follow_links: bool) -> stored.Payload:
+    coding = fields["encoding"].lower()
     if coding in NRRD_UNREAD:
         raise fields.unread(f"has voxels in the encoding {coding}; read are raw and gzip", ONE_FILE)
     if (encoding := NRRD_ENCODINGS.get(coding)) is None:
@@ -411,12 +402,12 @@ def _nrrd_payload(path: Path, fields: Fields, end: int, follow_links: bool) -> P
     skip = fields.whole_number("byte skip", 0)
     if skip < -1 or (skip and encoding != "raw"):
         raise contradiction(fields.subject, f"byte skip {skip} with {encoding} voxels")
-    name = fields.values.get("data file")
+    name = fields.get("data file")
     if name is not None and ("%" in name or name.split()[:1] == ["LIST"]):
         raise fields.unread("spreads its voxels over several files", ONE_FILE)
-    file = path if name is None else data_file(path, name, follow_links=follow_links)
+    file = path if name is None else stored.data_file(path, name, follow_links=follow_links)
     least = end if name is None else 0
-    return Payload(file, -1 if skip == -1 else least + skip, encoding, least=least)
+    return stored.Payload(file, -1 if skip == -1 else least + skip, encoding, least=least)
 
 
 # MetaImage
@@ -444,27 +435,27 @@ UNIT_LENGTH = 0.01  # How far the length of a row of the matrix may be from 1
 def _read_meta(path: Path, follow_links: bool) -> ImageHeader:
     fields, end = _meta_fields(path)
     subject = fields.subject
-    if fields.values.get("ObjectType", "Image").lower() != "image":
-        what = f"is a MetaIO object of type {shown(fields.values['ObjectType'])}, needed is Image"
+    if fields.get("ObjectType", "Image").lower() != "image":
+        what = f"is a MetaIO object of type {shown(fields['ObjectType'])}, needed is Image"
         raise fields.unread(what, "convert it to an image")
     n_axes = fields.whole_number("NDims", 0)
     if not 1 <= n_axes <= META_MAX_AXES:
         raise damaged(subject, f"NDims is {n_axes}, needed is 1 to {META_MAX_AXES}")
-    shape = without_trailing_ones(fields.whole_numbers("DimSize", n_axes, 1))
+    shape = stored.without_trailing_ones(fields.whole_numbers("DimSize", n_axes, 1))
     components = fields.whole_number("ElementNumberOfChannels", 1)
     if not 1 <= components <= 1024:
         raise damaged(subject, f"ElementNumberOfChannels is {components}, needed is 1 to 1024")
     for key, plain in (("ElementToIntensityFunctionSlope", 1.0), ("ElementToIntensityFunctionOffset", 0.0)):
-        if key in fields.values and fields.numbers(key, 1) != [plain]:
+        if key in fields and fields.numbers(key, 1) != [plain]:
             what = f"asks for a scaling of its values ({key}) that not all programs apply"
             raise fields.unread(what, "apply it, and write the file without it")
     affine = _meta_affine(fields, n_axes, len(shape))
     payload = _meta_payload(path, fields, end, follow_links)
-    if (kind := META_TYPES.get(fields.values["ElementType"])) is None:
+    if (kind := META_TYPES.get(fields["ElementType"])) is None:
         raise fields.bad("ElementType", f"one of {', '.join(META_TYPES)}")
     order = fields.first_of(*ORDERS)
     dtype = np.dtype(kind).newbyteorder(">" if order is not None and fields.switch(order, False) else "<")
-    keys = {key: value for key, value in fields.values.items() if key not in META_FIELDS}
+    keys = {key: value for key, value in fields.items() if key not in META_FIELDS}
     return ImageHeader(subject, shape, components, 0, dtype, affine, payload, True, keys)
 
 
@@ -493,11 +484,11 @@ def _meta_fields(path: Path) -> tuple[Fields, int]:
 
 
 def _meta_affine(fields: Fields, n_axes: int, n_kept: int) -> Float64Array | None:
-    if (unit := UNIT_MM.get(fields.values.get("DistanceUnits", "").lower())) is None:
+    if (unit := UNIT_MM.get(fields.get("DistanceUnits", "").lower())) is None:
         raise fields.bad("DistanceUnits", "um, mm, cm or m")
     offset, matrix = fields.first_of(*OFFSETS), fields.first_of(*MATRICES)
-    spacing = "ElementSpacing" if "ElementSpacing" in fields.values else fields.first_of("ElementSize")
-    if "CenterOfRotation" in fields.values:
+    spacing = "ElementSpacing" if "ElementSpacing" in fields else fields.first_of("ElementSize")
+    if "CenterOfRotation" in fields:
         fields.numbers("CenterOfRotation", n_axes)
     origin = np.zeros(n_axes) if offset is None else np.array(fields.numbers(offset, n_axes))
     steps = np.ones(n_axes) if spacing is None else np.array(fields.numbers(spacing, n_axes))
@@ -516,23 +507,23 @@ def _meta_affine(fields: Fields, n_axes: int, n_kept: int) -> Float64Array | Non
     return affine_of(rows[:3, :3].T * steps[:3] * unit, origin[:3] * unit)
 
 
-def _meta_payload(path: Path, fields: Fields, end: int, follow_links: bool) -> Payload:
-    name = fields.values["ElementDataFile"]
+def _meta_payload(path: Path, fields: Fields, end: int, follow_links: bool) -> stored.Payload:
+    name = fields["ElementDataFile"]
     words = name.split()
     if "%" in name or (words and words[0].lower() == "list"):
         raise fields.unread("spreads its voxels over several files", ONE_FILE)
     local = name in {"LOCAL", "Local", "local"}  # no other spelling: MetaIO would look for a file of that name
-    file = path if local else data_file(path, name, follow_links=follow_links)
+    file = path if local else stored.data_file(path, name, follow_links=follow_links)
     skip = fields.whole_number("HeaderSize", 0)
     packed, binary = fields.switch("CompressedData", False), fields.switch("BinaryData", True)
     if not binary:
         raise fields.unread("has voxels written as text (BinaryData = False); read are raw and zlib", ONE_FILE)
-    encoding: Encoding = "zlib" if packed else "raw"
+    encoding: stored.Encoding = "zlib" if packed else "raw"
     if skip < -1 or (skip > 0 and local) or (skip == -1 and encoding != "raw"):
         raise contradiction(fields.subject, f"HeaderSize {skip} with voxels in {name} ({encoding})")
     length = fields.whole_number("CompressedDataSize", -1) if packed else -1
-    if packed and length < 1 and (local or "CompressedDataSize" in fields.values):
+    if packed and length < 1 and (local or "CompressedDataSize" in fields):
         raise contradiction(fields.subject, "CompressedData needs a CompressedDataSize above 0")
     least = end if local else 0
     offset = -1 if skip == -1 else max(skip, least)
-    return Payload(file, offset, encoding, length if length > 0 else None, least)
+    return stored.Payload(file, offset, encoding, length if length > 0 else None, least)

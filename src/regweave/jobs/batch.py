@@ -17,19 +17,9 @@ from regweave.config.settings import load as load_settings
 from regweave.config.settings import metric_weights, preset
 from regweave.errors import UsageError
 from regweave.io import image_sha256, names_file, owned_path, prepare_output, sha256
+from regweave.io.disk import records
 from regweave.io.disk.files import is_file
 from regweave.io.disk.outputs import working_folder
-from regweave.io.disk.records import (
-    INDEX,
-    Known,
-    RecordPart,
-    SafeName,
-    SafePath,
-    Text,
-    plain,
-    record_text,
-    this_program,
-)
 from regweave.jobs.runner import forget_peak, measured_peak_mb
 from regweave.jobs.store import run_tasks, worker_count
 from regweave.jobs.table import IMAGES, MASKS, PairTable, Table, TableColumns, read_table
@@ -51,7 +41,7 @@ from regweave.run.result import Result, load
 LABELS = ("fixed_labels", "moving_labels")
 COMPANIONS = (*LABELS, *MASKS)
 STORE = "tasks"
-RESULTS = ("results.csv", "results.json", INDEX)
+RESULTS = ("results.csv", "results.json", records.INDEX)
 RESERVED = (STORE, *RESULTS)  # names in the folder of a batch that no pair may have
 COLUMNS = TableColumns(
     ("id", *IMAGES), (*COMPANIONS, "model", "preset", "init", "guide", "group"), (*IMAGES, *COMPANIONS),
@@ -67,27 +57,27 @@ CELLS = (
 """Columns of ``results.csv``."""
 
 
-class BatchRow(RecordPart):
+class BatchRow(records.RecordPart):
     """Outcome of one pair of a batch: its numbers, or the code and the message of its error."""
 
-    id: SafeName
+    id: records.SafeName
     status: Literal["ok", "failed"]
-    folder: SafePath | None = None  # folder of the result, relative to that of the batch, as is the picture
-    thumbnail: SafePath | None = None
+    folder: records.SafePath | None = None  # folder of the result, relative to that of the batch, as is the picture
+    thumbnail: records.SafePath | None = None
     verdict: Word | None = None
     reasons: tuple[Reason, ...] = ()
-    likeness: Known = None  # score without labels of the fixed image: the lower, the sooner it is to be looked at
-    mean_dice_before: Known = None  # means over the structures that count, where both images have labels
-    mean_dice_after: Known = None
-    folding_percent: Known = None
-    min_jacobian: Known = None
-    max_jacobian: Known = None
-    seconds: Known = None
-    warnings: tuple[Text, ...] = ()
-    device: Text = ""
-    peak_mb: Known = None
-    code: Text | None = None
-    message: Text | None = None
+    likeness: records.Known = None  # score without labels of the fixed image: look at the lowest first
+    mean_dice_before: records.Known = None  # means over the structures that count, where both images have labels
+    mean_dice_after: records.Known = None
+    folding_percent: records.Known = None
+    min_jacobian: records.Known = None
+    max_jacobian: records.Known = None
+    seconds: records.Known = None
+    warnings: tuple[records.Text, ...] = ()
+    device: records.Text = ""
+    peak_mb: records.Known = None
+    code: records.Text | None = None
+    message: records.Text | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -112,7 +102,7 @@ class BatchRow(RecordPart):
         return {**{name: getattr(self, name) for name in CELLS}, "warnings": codes}
 
 
-class Batch(RecordPart):
+class Batch(records.RecordPart):
     """Outcome of a batch, ``results.json``: one row a pair, in the order of the table; images stay in the folders.
 
     ``folder`` has a folder for each pair, results.csv, results.json and index.html; ``rules`` is the name of the
@@ -120,7 +110,7 @@ class Batch(RecordPart):
     """
 
     format: Literal["regweave-batch"] = FORMAT
-    rules: Text
+    rules: records.Text
     rows: tuple[BatchRow, ...]
     provenance: dict[str, Any] = Field(default_factory=dict)
     folder: Annotated[Path, Field(exclude=True)] = Path()
@@ -164,7 +154,7 @@ class Batch(RecordPart):
         with owned_path(self.folder / RESULTS[1]) as part:
             # A row has the keys of its kind alone: a failed one has no numbers.
             rows = [row.model_dump(mode="json", exclude_unset=True) for row in self.rows]
-            part.write_text(record_text({**self.content(), "rows": rows}), encoding="utf-8")
+            part.write_text(records.record_text({**self.content(), "rows": rows}), encoding="utf-8")
         from regweave.report import batch as page  # noqa: PLC0415 (pages are above results)
 
         page.draw(self)
@@ -267,7 +257,7 @@ def batch(job: BatchJob) -> Batch:
             missing="E196: no shard has finished it; run its shard again" if job.collect else None,
         )  # fmt: skip
         rows = tuple(map(BatchRow.of, outcomes))
-        found = Batch(rules=rules.name, rows=rows, provenance=this_program(), folder=folder)
+        found = Batch(rules=rules.name, rows=rows, provenance=records.this_program(), folder=folder)
         if not part:
             found.write()
     return found
@@ -336,7 +326,7 @@ def register_row(task: Mapping[str, Any]) -> dict[str, Any]:
 def row_of(result: Result, folder: Path) -> dict[str, Any]:
     """Return the row of a result as JSON values, with the hashes of the files in its folder."""
     dice, regularity = result.mean_dice, result.regularity
-    found: dict[str, Any] = plain({
+    found: dict[str, Any] = records.plain({
         "verdict": result.verdict.word, "reasons": [vars(reason) for reason in result.verdict.reasons],
         "likeness": None if result.likeness is None else result.likeness.score,
         "mean_dice_before": dice.get("before"), "mean_dice_after": dice.get("after"),

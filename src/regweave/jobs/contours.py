@@ -12,9 +12,7 @@ from regweave.io.dicom.parse import files_in
 from regweave.io.disk.files import require_file, sha256
 from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import this_program
-from regweave.jobs.batch import RESERVED, STORE, THUMBNAIL, Batch, BatchRow, is_whole, row_of
-from regweave.jobs.runner import forget_peak
-from regweave.jobs.store import run_tasks, worker_count
+from regweave.jobs import batch, runner, store
 from regweave.jobs.table import Table, TableColumns, read_table
 from regweave.measures.verdict import clinic_rules, read_rules
 from regweave.model import find_model
@@ -22,14 +20,15 @@ from regweave.progress import OnBatchProgress
 
 SCANS = ("plan", "today")
 COLUMNS = TableColumns(
-    ("id", *SCANS), ("rtstruct",), (), "each line names a plan and a scan of today, folders of DICOM files", RESERVED
-)
+    ("id", *SCANS), ("rtstruct",), (), "each line names a plan and a scan of today, folders of DICOM files",
+    batch.RESERVED,
+)  # fmt: skip
 
 
 def contours_list(
     table: Table, output: str | Path, *, workers: int | None = None, resume: bool = False,
     on_progress: OnBatchProgress | None = None, **options: Any,
-) -> Batch:  # fmt: skip
+) -> batch.Batch:  # fmt: skip
     """Bring the contours of a plan onto each later scan of a list; a row that fails stops no other.
 
     The columns are ``id``, ``plan``, ``today`` and, if wanted, ``rtstruct``; paths are relative to the list. With
@@ -47,13 +46,13 @@ def contours_list(
         read = {name: _hashes(place) for name, place in places.items()}
         folder = str(Path(output).absolute() / row["id"])
         tasks.append((row["id"], {"folder": folder, **places, "options": options, "sha256": [read, hashes]}))
-    with working_folder(output, STORE, "contours of a list", resume=resume):
-        outcomes = run_tasks(
-            tasks, contours_row, workers=worker_count(workers, None), store=Path(output) / STORE,
-            on_progress=on_progress, whole=lambda outcome: is_whole(Path(output), outcome),
+    with working_folder(output, batch.STORE, "contours of a list", resume=resume):
+        outcomes = store.run_tasks(
+            tasks, contours_row, workers=store.worker_count(workers, None), store=Path(output) / batch.STORE,
+            on_progress=on_progress, whole=lambda outcome: batch.is_whole(Path(output), outcome),
         )  # fmt: skip
-        rows = tuple(map(BatchRow.of, outcomes))
-        found = Batch(rules=judged_by.name, rows=rows, provenance=this_program(), folder=Path(output))
+        rows = tuple(map(batch.BatchRow.of, outcomes))
+        found = batch.Batch(rules=judged_by.name, rows=rows, provenance=this_program(), folder=Path(output))
         found.write()
     return found
 
@@ -71,7 +70,7 @@ def _hashes(place: str) -> dict[str, str]:
 
 def contours_row(task: Mapping[str, Any]) -> dict[str, Any]:
     """Propagate the contours of one row with one thread, and return its row as JSON values, with hashes of files."""
-    forget_peak()
+    runner.forget_peak()
     folder = Path(task["folder"])
     with notices.muted():  # they are in the result
         job = ContoursJob(
@@ -79,6 +78,6 @@ def contours_row(task: Mapping[str, Any]) -> dict[str, Any]:
             **task["options"],
         )  # fmt: skip
         done = write_contours(job, folder, overwrite=True)
-        with owned_path(folder / THUMBNAIL) as part:
+        with owned_path(folder / batch.THUMBNAIL) as part:
             part.write_bytes(done.result.thumbnail())
-    return row_of(done.result, folder)
+    return batch.row_of(done.result, folder)

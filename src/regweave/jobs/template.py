@@ -1,7 +1,5 @@
 """Templates: the mean intensity and shape of several images."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

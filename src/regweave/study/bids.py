@@ -1,7 +1,5 @@
 """BIDS datasets: the images of each person registered to each other and to a template, and named as derivatives."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re
@@ -22,15 +20,12 @@ from regweave.io.disk.records import read_record, this_program, write_record
 from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame
 from regweave.io.write import read_time_series
+from regweave.jobs import store, workers
 from regweave.jobs.batch import STORE, THUMBNAIL, Batch, BatchRow, StudyOptions, batch
-from regweave.jobs.store import run_tasks, worker_count
-from regweave.jobs.workers import Outcome
 from regweave.options import called, described, option
-from regweave.run.images import DEFAULT, FILES
+from regweave.run import images, memory, warp
 from regweave.run.job import Method, TransformKind, check_method, rules_of
-from regweave.run.memory import allowed_threads
 from regweave.run.realign import MOTION, realign
-from regweave.run.warp import onto_grid
 from regweave.spatial.warp import warp_image
 from regweave.threads import kernel_threads, side_by_side
 
@@ -148,7 +143,7 @@ def bids(job: BidsJob) -> Batch:
     if job.level != "participant":
         raise UsageError("E192", f"the level is {job.level!r}", "write participant or group")
     check_method(Method(preset=job.preset, transform=job.transform, device=job.device))
-    worker_count(job.workers, None)
+    store.worker_count(job.workers, None)
     if job.template is not None:
         require_file(job.template)
     scans = {label: _scans(folder) for label, folder in people.items()}
@@ -167,7 +162,7 @@ def bids(job: BidsJob) -> Batch:
     units |= {one.key: one.scan.unit for one in pairs}
     rows = _rows_of(failed) | _registered(pairs, job, out)
     done = [one for one in pairs if rows[one.key].status == "ok"]
-    with kernel_threads(allowed_threads(job.workers)):
+    with kernel_threads(memory.allowed_threads(job.workers)):
         side_by_side(lambda one: _derive(one, job, out), done)
     return _recorded(out, rows, units, done)
 
@@ -296,7 +291,7 @@ def _safe(label: str) -> str:
 
 
 def _rows_of(failed: Mapping[str, str | None]) -> dict[str, BatchRow]:
-    return {key: BatchRow.of(Outcome(key, None, text)) for key, text in failed.items() if text is not None}
+    return {key: BatchRow.of(workers.Outcome(key, None, text)) for key, text in failed.items() if text is not None}
 
 
 def _registered(pairs: Sequence[_Pair], job: BidsJob, out: Path) -> dict[str, BatchRow]:
@@ -311,7 +306,7 @@ def _registered(pairs: Sequence[_Pair], job: BidsJob, out: Path) -> dict[str, Ba
                 series[one.key] = files | {"frame": job.nifti_frame, "sha256": image_sha256(one.scan.file)}
         except RegweaveError as error:
             failed[one.key] = str(error)
-    means = run_tasks(
+    means = store.run_tasks(
         series.items(), write_mean, workers=job.workers, store=out / WORK / STORE, on_progress=job.on_progress,
         whole=lambda done: (mean := Path(series[done.key]["mean"])).is_file() and sha256(mean) == done.value,
     )  # fmt: skip
@@ -321,7 +316,7 @@ def _registered(pairs: Sequence[_Pair], job: BidsJob, out: Path) -> dict[str, Ba
         table = [{"id": one.key, "fixed": one.fixed.absolute(), "moving": one.moving.absolute()} for one in some]
         found = batch(
             table, out / WORK, transform=how[0], fixed_modality=how[1], moving_modality=how[2], preset=job.preset,
-            device=job.device, nifti_frame=job.nifti_frame, write=DEFAULT, workers=job.workers, shard="1/1",
+            device=job.device, nifti_frame=job.nifti_frame, write=images.DEFAULT, workers=job.workers, shard="1/1",
             on_progress=job.on_progress,
         )  # fmt: skip
         for row in found.rows:
@@ -365,12 +360,12 @@ def _derive(one: _Pair, job: BidsJob, out: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
     for name in (forth, back):
         write_record(place / f"{name}.json", {"Sources": [address(one.scan.file), address(one.fixed)]})
-    _link(work / one.key / FILES["transform"], place / f"{forth}.h5")
-    _link(work / one.key / FILES["inverse"], place / f"{back}.h5")
-    _link(work / one.key / FILES["warped"], describe(one.to, one.fixed))
-    if one.onward and job.template is not None and (work / one.onward / FILES["transform"]).is_file():
-        chain = [work / key / FILES["transform"] for key in (one.onward, one.key)]
-        onto = onto_grid(chain, job.template, nifti_frame=job.nifti_frame)
+    _link(work / one.key / images.FILES["transform"], place / f"{forth}.h5")
+    _link(work / one.key / images.FILES["inverse"], place / f"{back}.h5")
+    _link(work / one.key / images.FILES["warped"], describe(one.to, one.fixed))
+    if one.onward and job.template is not None and (work / one.onward / images.FILES["transform"]).is_file():
+        chain = [work / key / images.FILES["transform"] for key in (one.onward, one.key)]
+        onto = warp.onto_grid(chain, job.template, nifti_frame=job.nifti_frame)
         with atomic_path(describe(_space(job.template), Path(job.template))) as part:
             write_image(part, warp_image(read_image(one.moving, nifti_frame=job.nifti_frame), onto))
 

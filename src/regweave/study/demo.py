@@ -1,7 +1,5 @@
 """Demonstration: three registrations to look at, then weights learned from phantoms and tested on others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,18 +18,7 @@ from regweave.progress import BatchProgress, TrainProgress
 from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.run.result import Result
-from regweave.study import examples
-from regweave.study.evaluate import (
-    REFERENCE,
-    SINGLE,
-    Difference,
-    Evaluation,
-    MethodRecord,
-    difference,
-    evaluate,
-    keep_registration,
-    mean,
-)
+from regweave.study import evaluate, examples
 from regweave.training.options import TrainOptions
 from regweave.types import ImagePair
 
@@ -109,7 +96,7 @@ class DemoSummary(records.RecordPart):
     structures: list[records.Text]
     dice: dict[str, list[records.Known]]  # by title of the method: mean Dice over all structures, then of each
     best_single: records.Text  # title of the single metric with the highest Dice on the training pairs
-    against: dict[str, Difference]  # of the learned weights, by title of the other method
+    against: dict[str, evaluate.Difference]  # of the learned weights, by title of the other method
     shares: Annotated[dict[str, dict[str, records.Number]], Field(min_length=1)]  # share of each metric by class
     uniform: list[records.Text]  # classes whose learned weights are not used
     gain: records.Known  # gain of left-out patients in training; None if no learned column is used
@@ -194,7 +181,7 @@ class DemoSummary(records.RecordPart):
         ]
 
 
-def _compared(row: Difference) -> str:
+def _compared(row: evaluate.Difference) -> str:
     if row.mean is None:
         return "no pair in common"
     word = "better" if row.mean > 0 else "worse" if row.mean < 0 else "no different"
@@ -206,34 +193,34 @@ def assess(
 ) -> DemoSummary:
     """Register the held-out patients with the learned weights and with every tuned baseline; keep the worst results."""
     results = folder / records.DEMO_EVALUATION
-    found = evaluate(
+    found = evaluate.evaluate(
         test, results, models=[folder / records.DEMO_MODEL], baselines=True, train_pairs=train, workers=workers,
         on_progress=on_progress,
     )  # fmt: skip
     for row in found.worst(MOST_PAGES):
-        keep_registration(found, row, Reading(), results)
+        evaluate.keep_registration(found, row, Reading(), results)
     summary = summarise(found, model, len(read_pairs(train)))
     records.write_record(folder / records.DEMO, summary.model_dump())
     return summary
 
 
-def summarise(found: Evaluation, model: Model, n_train: int) -> DemoSummary:
+def summarise(found: evaluate.Evaluation, model: Model, n_train: int) -> DemoSummary:
     """Compute the summary from an evaluation and the evaluated model."""
     learned = next(m.name for m in found.methods if _title(m) == LEARNED)
     baselines = [m for m in found.methods if m.is_baseline]
 
     def means(method: str, when: When = "dice_after") -> list[float | None]:
-        return [records.plain(mean(found.dice(method, label, when))) for label in (None, *found.labels)]
+        return [records.plain(evaluate.mean(found.dice(method, label, when))) for label in (None, *found.labels)]
 
-    def tuned(method: MethodRecord) -> float:
+    def tuned(method: evaluate.MethodRecord) -> float:
         return max((point["mean_dice"] or 0.0 for point in method.tuning), default=-math.inf)
 
     gates, gain = model.training.gates, model.training.left_out_gain
     return DemoSummary(
         n_train=n_train, n_test=len(found.pairs), structures=list(found.labels.values()),
         dice={BEFORE: means(found.reference, "dice_before"), **{_title(m): means(m.name) for m in found.methods}},
-        best_single=_title(max((m for m in baselines if m.name != REFERENCE), key=tuned)),
-        against={_title(m): difference(found, learned, m.name) for m in baselines},
+        best_single=_title(max((m for m in baselines if m.name != evaluate.REFERENCE), key=tuned)),
+        against={_title(m): evaluate.difference(found, learned, m.name) for m in baselines},
         shares={
             name: {member: w / max(sum(map(abs, row.values())), 1e-12) for member, w in row.items()}
             for name, row in model.weights_table().items()
@@ -245,7 +232,9 @@ def summarise(found: Evaluation, model: Model, n_train: int) -> DemoSummary:
     )  # fmt: skip
 
 
-def _title(method: MethodRecord) -> str:
+def _title(method: evaluate.MethodRecord) -> str:
     if method.model is not None:
         return NO_MASKS if method.predicted_classes else LEARNED
-    return f"{method.name.removeprefix(SINGLE)} alone" if method.name.startswith(SINGLE) else f"{method.name} mix"
+    if method.name.startswith(evaluate.SINGLE):
+        return f"{method.name.removeprefix(evaluate.SINGLE)} alone"
+    return f"{method.name} mix"

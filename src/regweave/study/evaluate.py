@@ -1,7 +1,5 @@
 """Evaluation: every method on every pair, per structure, with paired comparisons by patient."""
 
-from __future__ import annotations
-
 import csv
 import inspect
 import math
@@ -22,17 +20,7 @@ from regweave.io import owned_path, prepare_output
 from regweave.io.disk import records
 from regweave.io.disk.files import shown
 from regweave.io.disk.outputs import working_folder
-from regweave.jobs.runner import (
-    Method,
-    PairNumbers,
-    Runner,
-    bank_of_list,
-    baseline_methods,
-    judge_pair,
-    model_methods,
-    tune,
-)
-from regweave.jobs.store import worker_count
+from regweave.jobs import runner, store
 from regweave.jobs.table import PairFiles, Pairs, check_leak, in_one_numbering, pairs_on_disk
 from regweave.jobs.workers import Cluster, Outcome, place, require_cluster
 from regweave.measures.scores import PairScore, When
@@ -87,7 +75,7 @@ class PairResult(records.RecordPart):
     method: records.Text
     error: records.Text | None
     verdict: Verdict
-    scores: PairNumbers | None
+    scores: runner.PairNumbers | None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -111,9 +99,9 @@ class PairResult(records.RecordPart):
         return next((getattr(s, when) for s in self.score.structures if str(s.label) == label), math.nan)
 
 
-def verdict_of(error: str | None, scores: PairNumbers | None, rules: Rules) -> Verdict:
+def verdict_of(error: str | None, scores: runner.PairNumbers | None, rules: Rules) -> Verdict:
     """Judge a registration; one that ended with an error fails."""
-    return failed(str(error), rules) if error is not None or scores is None else judge_pair(scores, rules)
+    return failed(str(error), rules) if error is not None or scores is None else runner.judge_pair(scores, rules)
 
 
 class PairInputs(records.RecordPart):
@@ -156,7 +144,7 @@ class Evaluation(records.RecordPart):
     comparison: tuple[Difference, ...] = ()
     results: Annotated[tuple[PairResult, ...], Field(min_length=1)]
     provenance: dict[str, Any] = Field(default_factory=dict)
-    _used: dict[str, Method] = PrivateAttr(default_factory=dict)
+    _used: dict[str, runner.Method] = PrivateAttr(default_factory=dict)
     _files: dict[str, PairFiles] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
@@ -241,7 +229,7 @@ class Evaluation(records.RecordPart):
         done = [(row.dice(withheld=self.withheld), row.id, row) for row in self.by_method[self.shown] if not row.error]
         return [row for _, _, row in sorted(done, key=lambda one: (math.isnan(one[0]), *one[:2]))[:n]]
 
-    def judged(self, rules: Rules) -> Evaluation:
+    def judged(self, rules: Rules) -> Self:
         """Return the evaluation with the verdicts of other rules."""
         rows = (r.model_copy(update={"verdict": verdict_of(r.error, r.scores, rules)}) for r in self.results)
         return self.model_copy(update={"rules": rules, "results": tuple(rows)})
@@ -488,7 +476,7 @@ def evaluate(job: EvaluateJob) -> Evaluation:
     -------
     Evaluation
     """
-    worker_count(job.workers, job.scheduler)
+    store.worker_count(job.workers, job.scheduler)
     placement = place(job.device, job.scheduler)
     if job.train_pairs is not None and not job.baselines:
         raise UsageError("E192", "--train-pairs is given without --baselines, which it would tune", "add --baselines")
@@ -504,7 +492,7 @@ def evaluate(job: EvaluateJob) -> Evaluation:
             if isinstance(model, Model):  # those in memory are written first
                 models.insert(number, memory / f"model{number + 1}.json")
                 model.save(models[number])
-        named = model_methods(models)
+        named = runner.model_methods(models)
         _check_withheld(withheld, named, rule.classes)
         trained = [*(pair.group for pair in training), *(g for _, model in named for g in model.training.trained_on)]
         leaked = check_leak(trained, [pair.group for pair in listed], allow=job.allow_leak)
@@ -512,17 +500,17 @@ def evaluate(job: EvaluateJob) -> Evaluation:
         methods = _methods(job, named, listed, rule, tuned=bool(training))
         with (
             working_folder(folder, STORE, "an evaluation", resume=job.resume),
-            Runner(rule, job.workers, job.scheduler, folder / STORE, job.on_progress, placement) as run,
+            runner.Runner(rule, job.workers, job.scheduler, folder / STORE, job.on_progress, placement) as run,
         ):
             if training:
-                methods = tune(methods, training, lambda plan: _kept(run(plan, dice_only=True), withheld))
+                methods = runner.tune(methods, training, lambda plan: _kept(run(plan, dice_only=True), withheld))
             plan = [(f"{method.name}/{pair.id}", method, pair) for method in methods for pair in listed]
             outcomes = {(m.name, p.id): outcome for (_, m, p), outcome in zip(plan, run(plan), strict=True)}
             results = []
             for pair in listed:
                 for method in methods:
                     outcome = outcomes[method.name, pair.id]
-                    scores = None if outcome.error is not None else PairNumbers.model_validate(outcome.value)
+                    scores = None if outcome.error is not None else runner.PairNumbers.model_validate(outcome.value)
                     results.append(PairResult(
                         id=pair.id, method=method.name, error=outcome.error, scores=scores,
                         verdict=verdict_of(outcome.error, scores, judged_by),
@@ -542,23 +530,23 @@ def evaluate(job: EvaluateJob) -> Evaluation:
 
 
 def _methods(
-    job: EvaluateJob, named: Sequence[tuple[Method, Model]], pairs: Sequence[PairFiles], reading: Reading, *,
+    job: EvaluateJob, named: Sequence[tuple[runner.Method, Model]], pairs: Sequence[PairFiles], reading: Reading, *,
     tuned: bool,
-) -> list[Method]:  # fmt: skip
+) -> list[runner.Method]:  # fmt: skip
     if named and job.preset is None and job.config is None:
         base = named[0][0].settings
     else:
         base = choose_settings(job.preset or "default", job.config, None, None)
-    methods = [] if named else [Method(f"preset:{base.name}", base)]
+    methods = [] if named else [runner.Method(f"preset:{base.name}", base)]
     if job.baselines and not tuned:
         methods = []  # the preset is the uniform mix
     if job.baselines:
-        methods += baseline_methods(base, bank_of_list(base, pairs, reading))
+        methods += runner.baseline_methods(base, runner.bank_of_list(base, pairs, reading))
     return [*methods, *(method for method, _ in named)]
 
 
 def _check_withheld(
-    withheld: Sequence[int], named: Sequence[tuple[Method, Model]], classes: Sequence[int] | None
+    withheld: Sequence[int], named: Sequence[tuple[runner.Method, Model]], classes: Sequence[int] | None
 ) -> None:
     """Refuse structures that a model has learned, and those that do not count."""
     for method, model in named:
@@ -582,7 +570,12 @@ def _kept(outcomes: Sequence[Outcome], withheld: Sequence[int]) -> list[Outcome]
 
 
 def _notes(
-    job: EvaluateJob, methods: Sequence[Method], leaked: Sequence[str], classes: Sequence[int] | None, *, tuned: bool
+    job: EvaluateJob,
+    methods: Sequence[runner.Method],
+    leaked: Sequence[str],
+    classes: Sequence[int] | None,
+    *,
+    tuned: bool,
 ) -> tuple[str, ...]:
     notes = []
     if classes is not None:

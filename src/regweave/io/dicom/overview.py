@@ -6,10 +6,7 @@ from typing import Any
 
 from regweave import notices
 from regweave.errors import RegweaveError
-from regweave.io.dicom.dose import read_dose
-from regweave.io.dicom.parse import ObjectFile, scan
-from regweave.io.dicom.reg import read_reg
-from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series
+from regweave.io.dicom import dose, parse, reg, rtstruct
 from regweave.io.dicom.series import Series, list_series, read_series
 from regweave.io.disk.files import some
 
@@ -26,7 +23,7 @@ class OverviewEntry:
 
 def overview(folder: Path) -> tuple[OverviewEntry, ...]:
     """Read everything in a DICOM folder, series by series and object by object; one entry for each."""
-    found = scan(folder)
+    found = parse.scan(folder)
     entries, readable = [], {}
     for files in list_series(folder) if found.images else ():
         facts: dict[str, Any] = {"kind": files.modality, "series": files.hash, "patient": files.identity.patient_hash}
@@ -57,7 +54,7 @@ def overview(folder: Path) -> tuple[OverviewEntry, ...]:
     return tuple(entries)
 
 
-def _object(one: ObjectFile, series: dict[str, Series]) -> OverviewEntry:
+def _object(one: parse.ObjectFile, series: dict[str, Series]) -> OverviewEntry:
     facts: dict[str, Any] = {"kind": one.kind, "patient": one.identity.patient_hash}
     try:
         with notices.collected() as noted, notices.muted():
@@ -71,23 +68,23 @@ Told = tuple[str, dict[str, Any], tuple[str, ...]]
 
 
 def _structures(path: Path, series: dict[str, Series]) -> Told:
-    wanted = referenced_series(path)
+    wanted = rtstruct.referenced_series(path)
     drawn_on = next((one for uid, one in series.items() if uid in wanted), None)
     if drawn_on is None:
         return "drawn on a series that is not here", {"structures": []}, ()
-    found = read_rtstruct(path, drawn_on)
+    found = rtstruct.read_rtstruct(path, drawn_on)
     left = tuple(f"left out: {one.name}: {one.reason}" for one in found.left_out)
     text = f"{len(found.structures)} structures on series {drawn_on.identity.series_hash}"
     return text, {"structures": [one.name for one in found.structures]}, left
 
 
 def _registration(path: Path, series: dict[str, Series]) -> Told:
-    kind = "rigid" if read_reg(path).linear else "deformable"
+    kind = "rigid" if reg.read_reg(path).linear else "deformable"
     return kind, {"registration": kind}, ()
 
 
 def _dose(path: Path, series: dict[str, Series]) -> Told:
-    found = read_dose(path)
+    found = dose.read_dose(path)
     facts = {"smallest": float(found.volume.data.min()), "largest": float(found.volume.data.max())}
     span = f"at most {facts['largest']:.4g}"
     if facts["smallest"] < 0:

@@ -32,8 +32,6 @@ DOUBLE_SUFFIXES = (".nii.gz", ".mrk.json")
 MAX_TEXT_BYTES = 64 << 20
 """Largest model, settings file, list, table of names or points: the largest that training writes has 100 kB."""
 MAX_HEADER_BYTES = 1 << 20  # Largest text header of an image
-MAX_EXTENSION_BYTES = 64 << 20
-"""Largest distance from the start of a NIfTI file to its voxels: headers of DICOM series are kept there."""
 MAX_ARCHIVE_BYTES = 1 << 30  # Most that the arrays of one archive may take: maps of nodes have some megabytes
 BYTES_PER_VALUE = 10
 """Memory of a voxel beside its stored form: as float32, as float32 again while it is checked, and two marks."""

@@ -1,7 +1,5 @@
 """Transform files, in ITK's convention: fixed points to moving points; and what they state of their images."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -23,12 +23,10 @@ import SimpleITK as sitk  # noqa: N813
 from numpy.typing import NDArray
 
 from regweave.errors import RegweaveError, ResourceError, UsageError
+from regweave.io import images, stored, write
 from regweave.io.disk.files import available_memory, damaged, open_file, require_memory
 from regweave.io.disk.outputs import Identity, identity
 from regweave.io.geometry import affine_of, make_geometry, set_itk_geometry
-from regweave.io.images import classes_of
-from regweave.io.stored import nonfinite_error
-from regweave.io.write import sitk_image
 from regweave.types import Field, Float32Array, Float64Array, Geometry, Transform
 
 COMPOSITE, FIELD, SPLINE = "CompositeTransform", "DisplacementFieldTransform", "BSplineTransform"
@@ -323,7 +321,7 @@ def as_transform(source: Any, geometry: Geometry | None) -> Transform:
     """
     if isinstance(source, Transform):
         return source
-    if "SimpleITK.Transform" in classes_of(source):
+    if "SimpleITK.Transform" in images.classes_of(source):
         if source.GetDimension() != 3:
             message = f"the SimpleITK transform has {source.GetDimension()} dimensions, needed are 3"
             raise RegweaveError("E115", message, "give a transform of volumes")
@@ -379,7 +377,7 @@ def require_sense(vectors: NDArray[Any], geometry: Geometry, subject: str) -> No
 def component_first(vectors: NDArray[Any], subject: str) -> Float32Array:
     """Turn ITK's (Z, Y, X, 3) into (3, X, Y, Z), refusing non-finite numbers with E104."""
     data = np.array(vectors.transpose(3, 2, 1, 0), dtype=np.float32, order="C")
-    if (error := nonfinite_error(data, subject)) is not None:
+    if (error := stored.nonfinite_error(data, subject)) is not None:
         raise RegweaveError(error.code, error.message, "compute the transform again")
     return data
 
@@ -399,5 +397,5 @@ def sitk_transform(transform: Transform) -> Any:
     affine.SetMatrix(transform.affine[:3, :3].ravel().tolist())
     affine.SetTranslation(transform.affine[:3, 3].tolist())
     field = transform.interpolated
-    vectors = sitk_image(field.data.astype(np.float64), field.geometry)
+    vectors = write.sitk_image(field.data.astype(np.float64), field.geometry)
     return sitk.CompositeTransform([affine, sitk.DisplacementFieldTransform(vectors)])

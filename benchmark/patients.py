@@ -17,7 +17,7 @@ from _common import Rows, claim, parser, write
 from _pairs import cases_of, mean_of, read_case
 from regweave.clinic.commission import CT_IMAGE, rigid_map, smooth_map
 from regweave.clinic.propagate import propagate_contours
-from regweave.contours.regions import outlines
+from regweave.contours import outlines
 from regweave.errors import RegweaveError
 from regweave.io.dicom.series import DicomSlice, Series, SliceGrid
 from regweave.measures.scores import dice

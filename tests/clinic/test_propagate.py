@@ -28,7 +28,7 @@ from regweave.clinic.commission import (
 )
 from regweave.clinic.propagate import ContoursJob, propagate_contours, write_contours
 from regweave.clinic.structures import kinds_done
-from regweave.contours.regions import volume_ml
+from regweave.contours import volume_ml
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import read_labels, write_points
 from regweave.report.registration import write_page
@@ -395,7 +395,7 @@ class _Done:
     def __init__(self, transform, plan, today):
         from types import SimpleNamespace
 
-        from regweave.contours.carry import carry, shape_of
+        from regweave.contours import carry, shape_of
 
         self.transform = transform
         self.result = SimpleNamespace(regularity={"folding_fraction": 0.0}, seconds={})

@@ -9,7 +9,7 @@ from regweave.clinic.commission import make_scan
 from regweave.clinic.propagate import is_absent
 from regweave.clinic.scans import Scan, missing_ends
 from regweave.clinic.structures import Pair, bones_bent, flagged, moved_inside, structure_row
-from regweave.contours.carry import carry, shape_of
+from regweave.contours import carry, shape_of
 from regweave.measures.verdict import clinic_rules
 from regweave.types import Field, Geometry, Transform, Volume
 

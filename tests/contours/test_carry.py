@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from made_dicom import Made, Roi, circle, keyhole, write_rtstruct, write_series
 
-from regweave.contours.carry import carry, preimages, shape_of
-from regweave.contours.regions import dice_of_areas, region_of, rings_of, volume_ml
+from regweave.contours import carry, dice_of_areas, preimages, region_of, rings_of, shape_of, volume_ml
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import read_series
 from regweave.types import Field, Transform
@@ -116,7 +115,7 @@ def test_preimages_undo_a_curved_field(drawn):
     transform = Transform(Field(data.astype(np.float32), geometry))
     start = np.random.default_rng(0).uniform([-20, -20, 12], [20, 10, 25], (40, 3))
     np.testing.assert_allclose(preimages(transform, transform(start)), start, atol=0.01)
-    from regweave.contours.carry import _window
+    from regweave.contours import _window
 
     assert _window(-np.inf, np.inf, 2.0, 4).tolist() == [-1.0, 0.0, 2.0, 4.0, 6.0, 7.0]
     assert len(_window(9.0, 12.0, 2.0, 4)) == 0

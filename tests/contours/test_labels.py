@@ -6,7 +6,7 @@ import numpy as np
 import shapely
 
 from regweave.clinic.commission import make_scan
-from regweave.contours.regions import contour_labels, draw_labels, label_values
+from regweave.contours import contour_labels, draw_labels, label_values
 from regweave.types import Structure
 
 UNEVEN = np.array([-30.0, -27.0, -26.0, -22.0, -19.0, -16.0, -13.0, -10.0, -7.0, -4.0])

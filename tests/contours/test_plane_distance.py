@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from regweave.contours.carry import BAND, signed_distance
-from regweave.contours.regions import even_odd
+from regweave.contours import BAND, even_odd, signed_distance
 
 
 def to_edges(point, ring, step):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import shapely
 
-from regweave.contours.regions import even_odd, region_of, rings_of
+from regweave.contours import even_odd, region_of, rings_of
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 40])

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from made_dicom import Made, Roi, write_rtstruct, write_series
 
-from regweave.contours.regions import outlines
+from regweave.contours import outlines
 
 ORGANS = {
     "Liver": ((22.0, -5.0, 24.0), (12.0, 14.0, 16.0), 70.0),

@@ -10,7 +10,7 @@ from made_dicom import Roi, circle, write_rtstruct
 
 from regweave.cli import main
 from regweave.clinic.scans import cuts_patient, field_of_view, hounsfield_map, trusted
-from regweave.contours.regions import dice_of_areas
+from regweave.contours import dice_of_areas
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import read_series
 from regweave.types import Geometry, Volume

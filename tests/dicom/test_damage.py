@@ -7,7 +7,7 @@ import pytest
 from made_dicom import Made, Roi, circle, dose, save, write_rtstruct, write_series
 
 from regweave import notices
-from regweave.contours.carry import carry_set
+from regweave.contours import carry_set
 from regweave.errors import RegweaveError
 from regweave.io.dicom.dose import read_dose
 from regweave.io.dicom.reg import read_reg, write_reg_deformable, write_reg_rigid

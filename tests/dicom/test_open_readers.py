@@ -8,7 +8,7 @@ import pydicom
 import pytest
 
 from regweave.clinic.commission import even_slices, make_scan
-from regweave.contours.carry import carry_set
+from regweave.contours import carry_set
 from regweave.io.dicom.rtstruct import write_rtstruct
 from regweave.types import Field, Transform
 

@@ -13,8 +13,7 @@ from regweave.cli import main
 from regweave.clinic.propagate import propagate_contours
 from regweave.clinic.scans import prepare, read_scans
 from regweave.clinic.structures import Pair, find_outline, flagged, outline_row, rigid_pair, rigid_reason, rigid_row
-from regweave.contours.carry import carry, shape_of
-from regweave.contours.regions import dice_of_areas, volume_ml
+from regweave.contours import carry, dice_of_areas, shape_of, volume_ml
 from regweave.errors import RegweaveError
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import read_series

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.contours.carry import carry_set
-from regweave.contours.regions import dice_of_areas, volume_ml
+from regweave.contours import carry_set, dice_of_areas, volume_ml
 from regweave.io import read_transform
 from regweave.io.dicom.reg import read_reg
 from regweave.io.dicom.rtstruct import read_rtstruct, write_rtstruct

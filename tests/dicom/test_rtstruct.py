@@ -9,7 +9,7 @@ import pydicom
 import pytest
 from made_dicom import Made, Roi, circle, rtstruct, save, uid, write_rtstruct, write_series
 
-from regweave.contours.carry import carry_set
+from regweave.contours import carry_set
 from regweave.errors import RegweaveError
 from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series
 from regweave.io.dicom.rtstruct import write_rtstruct as write_set

@@ -15,7 +15,7 @@ from regweave.cli import options as opt
 from regweave.cli.app import command_line, resumable
 from regweave.cli.batch import end_batch
 from regweave.cli.tables import text_table
-from regweave.contours.regions import contour_labels
+from regweave.contours import contour_labels
 from regweave.errors import EXIT_SOME_FAILED, RegweaveError, UsageError
 from regweave.io import atomic_path, prepare_output, read_labels, require_absent, write_image, write_labels
 from regweave.io.dicom.rtstruct import write_rtstruct

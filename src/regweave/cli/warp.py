@@ -19,8 +19,7 @@ from typer.core import TyperGroup
 from regweave import io, notices
 from regweave.cli import options as opt
 from regweave.cli.app import command_line
-from regweave.contours.carry import carry_set
-from regweave.contours.regions import volume_ml
+from regweave.contours import carry_set, volume_ml
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.dose import read_dose, write_dose
 from regweave.io.dicom.parse import require_same_patient

@@ -9,7 +9,7 @@ from scipy import ndimage
 
 from regweave import notices
 from regweave.clinic.propagate import Propagation, propagate_contours
-from regweave.contours.regions import dice_of_areas, outlines
+from regweave.contours import dice_of_areas, outlines
 from regweave.io.dicom.series import DicomSlice, Series, SliceGrid
 from regweave.io.disk.records import this_program
 from regweave.spatial.warp import warp_points

@@ -11,11 +11,10 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from regweave import notices
+from regweave import contours, notices
 from regweave.clinic import structures as st
 from regweave.clinic.scans import Scan, ScanLike, find_start, label_map, prepare, read_scans
 from regweave.config.settings import Member, Settings, preset
-from regweave.contours import carry, regions
 from regweave.errors import RegweaveError
 from regweave.io import prepare_output, write_labels
 from regweave.io.dicom import parse, reg
@@ -292,8 +291,8 @@ def propagate_contours(job: ContoursJob) -> Propagation:
             }
             stages.inside("structures of the plan", 0.85)
             to_carry = {one.number for one in (*tissue, *outlines)} - set(skins)
-            shapes = [carry.shape_of(one, then.series) for one in planned.structures if one.number in to_carry]
-            values = regions.label_values(planned.structures)
+            shapes = [contours.shape_of(one, then.series) for one in planned.structures if one.number in to_carry]
+            values = contours.label_values(planned.structures)
             labels = label_map(
                 [s for s in shapes if not st.is_outline(s.structure)], then.image.geometry, values, names
             )
@@ -317,7 +316,7 @@ def propagate_contours(job: ContoursJob) -> Propagation:
                     rows.append(st.outline_row(one, drawn[-1], pair, notes[one.number]))
             left_out += [_left_out(row) for row in gone if is_absent(row)]
             lost = [_left_out(row) for row in gone if not is_absent(row)]
-            on_today = regions.draw_labels(drawn, now.series, values, names)
+            on_today = contours.draw_labels(drawn, now.series, values, names)
         who = now.series.identity
         ids = {
             "patient_id": who.patient_id, "patient_name": who.patient_name, "birth_date": who.birth_date,
@@ -366,8 +365,8 @@ def _guides(job: ContoursJob, today: Scan, names: Mapping[str, str]) -> dict[str
         return {}
     if not isinstance(guide, StructureSet):
         guide = read_rtstruct(guide, today.series, allow_id_mismatch=job.allow_id_mismatch)
-    shapes = [carry.shape_of(one, today.series) for one in guide.structures if not st.is_outline(one)]
-    labels = label_map(shapes, today.image.geometry, regions.label_values(guide.structures), names)
+    shapes = [contours.shape_of(one, today.series) for one in guide.structures if not st.is_outline(one)]
+    labels = label_map(shapes, today.image.geometry, contours.label_values(guide.structures), names)
     return {"fixed_labels": labels, "guide": True}
 
 
@@ -404,7 +403,7 @@ def _one_way(fixed: Scan, moving: Scan, start: Transform, in_hu: bool, options: 
 
 
 def _on_today(
-    shapes: Sequence[carry.Shape], pair: st.Pair, notes: Mapping[int, str], guided: Collection[int], stages: _Stages
+    shapes: Sequence[contours.Shape], pair: st.Pair, notes: Mapping[int, str], guided: Collection[int], stages: _Stages
 ) -> tuple[list[Structure], list[propagation.PropagatedStructure], list[propagation.PropagatedStructure]]:
     """Carry all shapes; return the structures with their rows, and the rows of those with nothing on today's slices."""
     drawn, rows, gone = [], [], []

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave import notices
-from regweave.contours.carry import Shape
+from regweave.contours import Shape
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.parse import looks_like_dicom, require_same_patient, scan
 from regweave.io.dicom.reg import read_reg, require_frames

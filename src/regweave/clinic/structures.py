@@ -25,8 +25,17 @@ from regweave.clinic.scans import (
     thinned,
     tissue_values,
 )
-from regweave.contours.carry import Shape, carry, shape_of
-from regweave.contours.regions import dice_of_areas, outlines, overlap_ml, region_of, regions_of, volume_ml
+from regweave.contours import (
+    Shape,
+    carry,
+    dice_of_areas,
+    outlines,
+    overlap_ml,
+    region_of,
+    regions_of,
+    shape_of,
+    volume_ml,
+)
 from regweave.errors import UsageError
 from regweave.io.dicom.rtstruct import checked_names
 from regweave.io.dicom.series import Series

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from regweave.contours.regions import even_odd
+from regweave.contours import even_odd
 from regweave.errors import RegweaveError
 from regweave.io.dicom.rtstruct import read_drawn
 from regweave.io.disk.files import is_file

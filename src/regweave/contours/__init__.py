@@ -1,1 +1,0 @@
-"""Drawn structures as shapes: signed distances on the true slices, and sub-voxel outlines again."""

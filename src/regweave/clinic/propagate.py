@@ -1,5 +1,7 @@
 """Contours of a planning scan brought onto today's: read, start, register, carry, measure, write."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import time
@@ -16,11 +18,10 @@ from regweave.clinic import structures as st
 from regweave.clinic.scans import Scan, ScanLike, find_start, label_map, prepare, read_scans
 from regweave.config.settings import Member, Settings, preset
 from regweave.errors import RegweaveError
-from regweave.io import prepare_output, write_labels
+from regweave.io import prepare_output, sha256, write_labels
 from regweave.io.dicom import parse, reg
 from regweave.io.dicom.rtstruct import read_rtstruct, write_rtstruct
 from regweave.io.dicom.series import Series, series_by_place
-from regweave.io.disk.files import sha256
 from regweave.io.labels import read_name_map
 from regweave.measures import landmarks, propagation, verdict
 from regweave.model.model import Model

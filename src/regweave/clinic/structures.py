@@ -13,29 +13,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial import cKDTree
 
-from regweave import notices
-from regweave.clinic.scans import (
-    BODY_HU,
-    Scan,
-    Start,
-    box_round,
-    correlation,
-    missing_ends,
-    regridded,
-    thinned,
-    tissue_values,
-)
-from regweave.contours import (
-    Shape,
-    carry,
-    dice_of_areas,
-    outlines,
-    overlap_ml,
-    region_of,
-    regions_of,
-    shape_of,
-    volume_ml,
-)
+from regweave import contours, notices
+from regweave.clinic import scans
 from regweave.errors import UsageError
 from regweave.io.dicom.rtstruct import checked_names
 from regweave.io.dicom.series import Series
@@ -79,8 +58,8 @@ BOTH_WAYS_DONE = f"{propagation.DONE_HERE}: a second registration was run the ot
 class Pair:
     """Both scans, and the transform from today to the plan with its inverse."""
 
-    plan: Scan
-    today: Scan
+    plan: scans.Scan
+    today: scans.Scan
     transform: Transform
     inverse: Transform
 
@@ -90,10 +69,12 @@ class Pair:
         return determinant(self.transform.field)
 
 
-def structure_row(shape: Shape, carried: Structure, pair: Pair, note: str = "") -> propagation.PropagatedStructure:
+def structure_row(
+    shape: contours.Shape, carried: Structure, pair: Pair, note: str = ""
+) -> propagation.PropagatedStructure:
     """Measure one propagated structure, before it is flagged; ``note`` is a remark for the reader."""
     planned = shape.structure
-    plan_ml, today_ml = volume_ml(planned, pair.plan.series), volume_ml(carried, pair.today.series)
+    plan_ml, today_ml = contours.volume_ml(planned, pair.plan.series), contours.volume_ml(carried, pair.today.series)
     planes, (state, outside, pushed) = len({c.image for c in carried.contours}), _reach(planned, pair)
     share, centre = _shown_part(shape, pair)
     shown_ml = plan_ml * share if state else plan_ml
@@ -122,7 +103,7 @@ def _reach(planned: Structure, pair: Pair) -> tuple[str, float | None, float | N
     return state, share, 100 * float((outside & ~before).mean())
 
 
-def _beyond(places_mm: Float64Array, today: Scan) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _beyond(places_mm: Float64Array, today: scans.Scan) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Mark the places beyond the first or last slice of today, and those beside the measured pixels.
 
     The outer half of a voxel counts as inside. A field of view that cuts the patient limits the measured pixels.
@@ -137,7 +118,7 @@ def _beyond(places_mm: Float64Array, today: Scan) -> tuple[NDArray[np.bool_], ND
     return np.asarray(outside[:, 2]), np.asarray(aside)
 
 
-def _shown_part(shape: Shape, pair: Pair) -> tuple[float, Float64Array]:
+def _shown_part(shape: contours.Shape, pair: Pair) -> tuple[float, Float64Array]:
     """Return the share of a structure's volume that today's slices cover, and the centre of what is registered, LPS."""
     drawn = np.concatenate([c.points_mm for c in shape.structure.contours] or [np.zeros((1, 3))]).mean(axis=0)
     inside = np.flatnonzero(shape.distance < 0)
@@ -164,7 +145,7 @@ def _shown_part(shape: Shape, pair: Pair) -> tuple[float, Float64Array]:
     return share, np.average(points[registered], axis=0, weights=weight[registered]) if registered.any() else drawn
 
 
-def _inside_numbers(shape: Shape, carried: Structure, pair: Pair, centre: Float64Array) -> dict[str, Any]:
+def _inside_numbers(shape: contours.Shape, carried: Structure, pair: Pair, centre: Float64Array) -> dict[str, Any]:
     """Measure the deformation at the voxels inside a structure, or at its points; empty where there are none."""
     if not carried.contours or not len(shape.along_mm):
         points = carried.points
@@ -178,7 +159,7 @@ def _inside_numbers(shape: Shape, carried: Structure, pair: Pair, centre: Float6
             "inverse_p95_mm": float(np.percentile(back, 95)),
         }  # fmt: skip
     grid = pair.transform.field.geometry
-    if (box := box_round(np.concatenate([c.points_mm for c in carried.contours]), grid)) is None:
+    if (box := scans.box_round(np.concatenate([c.points_mm for c in carried.contours]), grid)) is None:
         return {}
     voxels, points = box
     there = warp_points(points, pair.transform)
@@ -208,11 +189,11 @@ def outline_row(planned: Structure, drawn: Structure, pair: Pair, note: str) -> 
     difference of their volumes.
     """
     plan, today = pair.plan.series, pair.today.series
-    shape = shape_of(planned, plan)
-    carried = carry(shape, pair.transform, today)
+    shape = contours.shape_of(planned, plan)
+    carried = contours.carry(shape, pair.transform, today)
     along = np.array([plan.slices[c.image].along_mm for c in planned.contours if c.image is not None])
     shown = _between_slices(carried, drawn, pair, (float(along.min()), float(along.max())))
-    one, other, both = overlap_ml(carried, drawn, today, shown).sum(axis=0).tolist()
+    one, other, both = contours.overlap_ml(carried, drawn, today, shown).sum(axis=0).tolist()
     row = structure_row(shape, drawn, pair, note).model_copy(
         update={"found_today": True, "pushed_percent": None, "volume_change_percent": None}
     )
@@ -239,7 +220,7 @@ def _between_slices(carried: Structure, drawn: Structure, pair: Pair, limits: tu
         places = flat + slices[k].along_mm * grid.normal
         along = warp_points(places.reshape(-1, 3), pair.transform) @ pair.plan.series.grid.normal
         outside = np.maximum(limits[0] - along, along - limits[1]) - ON_SLICE_MM
-        shown[k] = region_of(outlines(outside.reshape(len(v), len(u)), u, v))
+        shown[k] = contours.region_of(contours.outlines(outside.reshape(len(v), len(u)), u, v))
     return shown
 
 
@@ -275,7 +256,7 @@ def flagged(
 
 
 def whole_pair(
-    pair: Pair, start: Start, result: Result, both_ways: Mapping[str, float | None] | None = None
+    pair: Pair, start: scans.Start, result: Result, both_ways: Mapping[str, float | None] | None = None
 ) -> propagation.WholePair:
     """Measure both scans and the whole transform; ``both_ways`` has the numbers of `both_ways_numbers`."""
     plan, today, there = pair.plan, pair.today, result.inverse_consistency_mm
@@ -288,9 +269,9 @@ def whole_pair(
         frames="the same frame of reference" if same else "different frames of reference",
         today_values=f"HU by {today.mapped}" if today.mapped else from_file,
         field_of_view="part of the patient" if today.seen is not None else "whole patient",
-        missing_ends=missing_ends(today, plan, start.transform), start=start.method,
+        missing_ends=scans.missing_ends(today, plan, start.transform), start=start.method,
         similarity_headers=_known(start.headers), similarity_before=_known(start.chosen),
-        similarity_after=_known(correlation(today, plan, result.transform)),
+        similarity_after=_known(scans.correlation(today, plan, result.transform)),
         bones_bent_mm=_known(bones_bent(today, result.transform)) if two_ct else None,
         displacement_p95_mm=_known(moved_inside(today, result.transform)) if two_ct else None,
         folding_percent=100 * result.regularity["folding_fraction"],
@@ -306,9 +287,9 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def moved_inside(today: Scan, transform: Transform) -> float:
+def moved_inside(today: scans.Scan, transform: Transform) -> float:
     """Return the 95th percentile of the displacement after the start over today's patient, in mm."""
-    index = thinned(today.inside)
+    index = scans.thinned(today.inside)
     if not len(index):
         return float("nan")
     return float(np.percentile(np.linalg.norm(transform.field.data[(slice(None), *index.T)], axis=0), 95))
@@ -319,13 +300,13 @@ BLOCK_MM = 40.0  # Edge of the blocks in which bone is taken as rigid; joints be
 LEAST_IN_BLOCK = 30  # Bone voxels that a block has at least
 
 
-def bones_bent(today: Scan, transform: Transform) -> float:
+def bones_bent(today: scans.Scan, transform: Transform) -> float:
     """Return the distance of a transform from rigid in the bones of a CT, root mean square in mm; NaN without bones.
 
     A rigid map is fitted to the bone voxels of each block of `BLOCK_MM` (Arun et al. 1987); the residual is bending.
     Bones of one patient keep their shape, bones of two people differ.
     """
-    index = thinned(today.inside)
+    index = scans.thinned(today.inside)
     if today.image.modality == "ct":
         index = index[today.image.data[tuple(index.T)] > BONE_HU]
     if today.image.modality != "ct" or not len(index):
@@ -344,12 +325,12 @@ def bones_bent(today: Scan, transform: Transform) -> float:
     return float(np.sqrt((np.concatenate(left) ** 2).mean())) if left else float("nan")
 
 
-def both_ways_numbers(there: Transform, back: Transform, today: Scan) -> dict[str, float | None]:
+def both_ways_numbers(there: Transform, back: Transform, today: scans.Scan) -> dict[str, float | None]:
     """Return mean, 95th percentile and largest error of two registrations over the patient, and the mean in voxels.
 
     ``there`` is today to plan, ``back`` the registration that was run the other way.
     """
-    index = thinned(today.inside, MOST_BOTH_WAYS)
+    index = scans.thinned(today.inside, MOST_BOTH_WAYS)
     errors = both_ways_mm(there, back, today.image.geometry.points(index.astype(np.float64)))
     names = ("both_ways_mean_mm", "both_ways_p95_mm", "both_ways_max_mm", "both_ways_voxels")
     if not len(errors):
@@ -440,7 +421,7 @@ def require_names(structures: Sequence[Structure], names: Mapping[str, str]) -> 
 MOST_OUTSIDE = 0.99  # A structure of which today's field of view shows less than the rest is not drawn
 
 
-def carried(shape: Shape, pair: Pair, note: str) -> tuple[Structure, propagation.PropagatedStructure]:
+def carried(shape: contours.Shape, pair: Pair, note: str) -> tuple[Structure, propagation.PropagatedStructure]:
     """Carry a structure as tissue, or move it rigidly, and measure it; it is empty if today's scan shows none of it."""
     one, start, today = shape.structure, pair.transform.affine, pair.today
     notes = [note]
@@ -448,7 +429,7 @@ def carried(shape: Shape, pair: Pair, note: str) -> tuple[Structure, propagation
     if reason:
         pair = rigid_pair(shape, pair)
         notes.append(reason)
-    moved = carry(shape, pair.transform, today.series)
+    moved = contours.carry(shape, pair.transform, today.series)
     if today.seen is not None and moved.contours and (_reach(one, pair)[1] or 0.0) / 100 > MOST_OUTSIDE:
         moved = replace(moved, contours=())
     if not reason and (empty := _empty_slices(today) & {c.image for c in moved.contours}):
@@ -458,7 +439,7 @@ def carried(shape: Shape, pair: Pair, note: str) -> tuple[Structure, propagation
     return moved, rigid_row(shape, moved, pair, start, note) if reason else structure_row(shape, moved, pair, note)
 
 
-def _empty_slices(today: Scan) -> set[int | None]:
+def _empty_slices(today: scans.Scan) -> set[int | None]:
     """Return the slices of today's CT without patient: a resampled scan may end with some."""
     if today.body is None:
         return set()
@@ -473,7 +454,7 @@ MOST_NEAR = 50_000
 LEAST_INSIDE = 0.5  # Share of a structure inside the body from which it is tissue
 
 
-def rigid_reason(shape: Shape, plan: Scan) -> str:
+def rigid_reason(shape: contours.Shape, plan: scans.Scan) -> str:
     """Return why a structure is moved rigidly; empty where it is carried as tissue.
 
     Of its points those between the first and last slice of the plan count: beyond them the body is not known.
@@ -483,7 +464,7 @@ def rigid_reason(shape: Shape, plan: Scan) -> str:
         return f"moved rigidly: a {one.kind.lower()} device is not bent"
     if plan.body is None or one.kind in BENT:
         return ""
-    box = box_round(np.concatenate([c.points_mm for c in one.contours]), grid) if one.contours else None
+    box = scans.box_round(np.concatenate([c.points_mm for c in one.contours]), grid) if one.contours else None
     within = np.zeros((0, 3)) if box is None else box[1][shape.at(box[1]) < 0]
     # Its own points count where it is smaller than a voxel or has no contours.
     index = np.rint(grid.index(within if len(within) else one.drawn_mm)).astype(int)
@@ -495,11 +476,11 @@ def rigid_reason(shape: Shape, plan: Scan) -> str:
     return "moved rigidly: it lies outside the body" if inside < LEAST_INSIDE else ""
 
 
-def rigid_pair(shape: Shape, pair: Pair) -> Pair:
+def rigid_pair(shape: contours.Shape, pair: Pair) -> Pair:
     """Return a registration by the rigid motion that fits the transform best in the tissue near a structure."""
     there = warp_points(shape.structure.drawn_mm, pair.inverse)
     grid, body = pair.today.image.geometry, pair.today.body
-    index = thinned(np.ones(grid.shape, dtype=bool) if body is None else body, MOST_NEAR)
+    index = scans.thinned(np.ones(grid.shape, dtype=bool) if body is None else body, MOST_NEAR)
     points = grid.points(index.astype(np.float64))
     away, _ = cKDTree(there).query(points)
     points = points[away <= away.min() + NEAR_MM]
@@ -513,7 +494,7 @@ def rigid_pair(shape: Shape, pair: Pair) -> Pair:
 
 
 def rigid_row(
-    shape: Shape, carried: Structure, rigid: Pair, start: Float64Array, note: str
+    shape: contours.Shape, carried: Structure, rigid: Pair, start: Float64Array, note: str
 ) -> propagation.PropagatedStructure:
     """Measure a structure that was moved rigidly; its displacement is counted from the start (4, 4), as all are."""
     row, places = structure_row(shape, carried, rigid, note), carried.drawn_mm
@@ -540,7 +521,7 @@ a loose one .952. A CT that is its own plan keeps .99."""
 
 
 def find_outline(
-    planned: Structure, today: Scan, plan: Scan, *, only_carry: bool = False
+    planned: Structure, today: scans.Scan, plan: scans.Scan, *, only_carry: bool = False
 ) -> tuple[Structure | None, str]:
     """Find the patient's outline in today's CT, if the same method returns the plan's outline in the plan's CT.
 
@@ -554,11 +535,11 @@ def find_outline(
     skin = draw_outline(planned, today)
     if not skin.contours:
         return None, "carried: no skin was found in today's CT"
-    same = f"the same method gives the plan's outline at Dice {dice_of_areas(planned, again, plan.series):.3f}"
+    same = f"the same method gives the plan's outline at Dice {contours.dice_of_areas(planned, again, plan.series):.3f}"
     return skin, f"re-contoured automatically in today's CT; {same}"
 
 
-def _obstacle(today: Scan, plan: Scan) -> str:
+def _obstacle(today: scans.Scan, plan: scans.Scan) -> str:
     """Return the reason why the skin cannot be found in both scans; empty if it can."""
     if today.series.modality != "CT" or plan.series.modality != "CT":
         return "the skin is found in CT alone"
@@ -571,9 +552,10 @@ def _obstacle(today: Scan, plan: Scan) -> str:
 
 def _difference(planned: Structure, again: Structure, plan: Series) -> str:
     """Return how two outlines differ in words; empty where both are one object."""
-    volumes, (one, other) = overlap_ml(planned, again, plan), (regions_of(s, plan) for s in (planned, again))
+    volumes = contours.overlap_ml(planned, again, plan)
+    one, other = (contours.regions_of(s, plan) for s in (planned, again))
     by_slice = 2 * volumes[:, 2] / np.maximum(volumes[:, :2].sum(axis=1), LEAST_ML)
-    dice, least = dice_of_areas(planned, again, plan), float(by_slice[volumes[:, 0] > 0].min(initial=1.0))
+    dice, least = contours.dice_of_areas(planned, again, plan), float(by_slice[volumes[:, 0] > 0].min(initial=1.0))
     if not dice >= LEAST_DICE or least < LEAST_SLICE_DICE:
         return f"Dice {dice:.3f}, lowest slice {least:.3f}"
     apart = [
@@ -583,16 +565,16 @@ def _difference(planned: Structure, again: Structure, plan: Series) -> str:
     return f"Dice {dice:.3f}, but more than {APART_MM:g} mm apart on {len(apart)} slices" if apart else ""
 
 
-def draw_outline(structure: Structure, scan: Scan) -> Structure:
+def draw_outline(structure: Structure, scan: scans.Scan) -> Structure:
     """Draw the patient's outline where a CT falls below `BODY_HU`, to a fraction of a pixel.
 
     ``structure`` gives number, name, type and colour; the body of the scan has no couch and is filled.
     """
     assert scan.body is not None
     with notices.unheard():  # `working_scan` has warned
-        image = tissue_values(scan.series.image)
-    known = regridded(scan.body, scan.image.geometry, image.geometry)
-    contours: list[Contour] = []
+        image = scans.tissue_values(scan.series.image)
+    known = scans.regridded(scan.body, scan.image.geometry, image.geometry)
+    drawn: list[Contour] = []
     grid = scan.series.grid
     u, v = (np.arange(float(n)) * s for n, s in zip(grid.size, grid.spacing_mm, strict=True))
     for k, one in enumerate(scan.series.slices):
@@ -600,10 +582,10 @@ def draw_outline(structure: Structure, scan: Scan) -> Structure:
         if plane is None or not known[..., plane].any():
             continue
         level = _level(image.data[..., plane], known[..., plane])
-        for ring in outlines(level.T, u, v):
+        for ring in contours.outlines(level.T, u, v):
             points = one.position_mm + np.outer(ring[:, 0], grid.row) + np.outer(ring[:, 1], grid.column)
-            contours.append(Contour(points, image=k))
-    return replace(structure, contours=tuple(contours))
+            drawn.append(Contour(points, image=k))
+    return replace(structure, contours=tuple(drawn))
 
 
 def plane_of(grid: Geometry, position_mm: Float64Array) -> int | None:
@@ -616,5 +598,5 @@ def _level(plane: NDArray[np.float32], inside: NDArray[np.bool_]) -> Float64Arra
     """Negative inside the patient; its zero is the skin's edge at `BODY_HU`."""
     core = ndimage.binary_erosion(inside, iterations=2, border_value=1)
     near = ndimage.binary_dilation(inside, iterations=2)
-    level = BODY_HU - plane.astype(np.float64)
+    level = scans.BODY_HU - plane.astype(np.float64)
     return np.asarray(np.where(core, -FAR, np.where(near, level, FAR)))

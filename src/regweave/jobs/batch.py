@@ -16,10 +16,8 @@ from regweave import extras, notices
 from regweave.config.settings import load as load_settings
 from regweave.config.settings import metric_weights, preset
 from regweave.errors import UsageError
-from regweave.io import image_sha256, names_file, owned_path, prepare_output, sha256
+from regweave.io import image_sha256, is_file, names_file, owned_path, prepare_output, sha256, working_folder
 from regweave.io.disk import records
-from regweave.io.disk.files import is_file
-from regweave.io.disk.outputs import working_folder
 from regweave.jobs.runner import forget_peak, measured_peak_mb
 from regweave.jobs.store import run_tasks, worker_count
 from regweave.jobs.table import IMAGES, MASKS, PairTable, Table, TableColumns, read_table

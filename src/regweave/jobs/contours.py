@@ -7,10 +7,8 @@ from typing import Any
 from regweave import notices
 from regweave.clinic.propagate import ContoursJob, write_contours
 from regweave.errors import RegweaveError
-from regweave.io import owned_path
+from regweave.io import owned_path, require_file, sha256, working_folder
 from regweave.io.dicom.parse import files_in
-from regweave.io.disk.files import require_file, sha256
-from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import this_program
 from regweave.jobs import batch, runner, store
 from regweave.jobs.table import Table, TableColumns, read_table

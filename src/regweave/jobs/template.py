@@ -1,5 +1,7 @@
 """Templates: the mean intensity and shape of several images."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,7 +13,6 @@ from scipy import linalg, ndimage
 
 from regweave import io, notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import record_text, write_record
 from regweave.io.labels import join_names
 from regweave.io.modality import OUTSIDE_HU, Stated
@@ -92,7 +93,10 @@ def build_template(job: TemplateJob) -> dict[str, Any]:
         raise UsageError("E192", f"--rounds is {job.rounds}, --sharpen {job.sharpen:g}", "give 1 or more, and 0 to 5")
     rows = sorted((dict(row) for row in listed.rows), key=lambda row: (io.image_sha256(row["image"]), row["id"]))
     folder, done, reading = Path(job.output), list[dict[str, float]](), Reading()
-    with kernel_threads(allowed_threads(job.workers)), working_folder(folder, STORE, "a template", resume=job.resume):
+    with (
+        kernel_threads(allowed_threads(job.workers)),
+        io.working_folder(folder, STORE, "a template", resume=job.resume),
+    ):
         named = [reading.names_beside(row["labels"]) for row in rows if "labels" in row]
         reading = replace(reading, numbering=join_names(named))
         people = [_read(row, reading) for row in rows]

@@ -31,7 +31,7 @@ from typing import Any
 
 from regweave import __version__, _core, extras, registry
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.files import require_file
+from regweave.io import require_file
 from regweave.options import option
 from regweave.registration import devices
 from regweave.run.memory import share_memory

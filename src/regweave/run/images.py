@@ -17,7 +17,7 @@ from regweave import io
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import MAX_ARCHIVE_BYTES, damaged, is_file, open_file, read_json, require_memory
 from regweave.io.disk.records import write_record
-from regweave.io.transforms.files import write_linear
+from regweave.io.transforms.files import smallest_displacement, write_linear
 from regweave.run.record import Provenance
 from regweave.spatial.warp import invert, warp_image, warp_labels
 from regweave.types import Field, Geometry, ImagePair, LabelMap, NodeEvidence, Transform, Volume
@@ -135,7 +135,7 @@ class OutputImages:
                 else:
                     write_linear(files[name], found.affine, found.ends)
         if "displacement" in files:
-            io.write_displacement(files["displacement"], io.smallest_displacement(self.transform), self.transform.ends)
+            io.write_displacement(files["displacement"], smallest_displacement(self.transform), self.transform.ends)
         if "report" in files:
             # Where a structure set is written, the file of the labels has the grid of the scan.
             self._write_view(folder / VIEW, warped_labels="labels" not in files)

@@ -1,5 +1,7 @@
 """BIDS datasets: the images of each person registered to each other and to a template, and named as derivatives."""
 
+from __future__ import annotations
+
 import csv
 import os
 import re

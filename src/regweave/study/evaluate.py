@@ -1,5 +1,7 @@
 """Evaluation: every method on every pair, per structure, with paired comparisons by patient."""
 
+from __future__ import annotations
+
 import csv
 import inspect
 import math
@@ -16,10 +18,9 @@ from pydantic import ConfigDict, Field, PrivateAttr, StrictBool, model_validator
 from regweave import extras, notices
 from regweave.config.settings import Settings, choose_settings
 from regweave.errors import UsageError
-from regweave.io import owned_path, prepare_output
+from regweave.io import owned_path, prepare_output, working_folder
 from regweave.io.disk import records
 from regweave.io.disk.files import shown
-from regweave.io.disk.outputs import working_folder
 from regweave.jobs import runner, store
 from regweave.jobs.table import PairFiles, Pairs, check_leak, in_one_numbering, pairs_on_disk
 from regweave.jobs.workers import Cluster, Outcome, place, require_cluster

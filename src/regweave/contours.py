@@ -395,8 +395,13 @@ def carry(shape: Shape, transform: Transform, today: Series) -> Structure:
     """
     points = preimages(transform, shape.structure.points)
     found = points[np.isfinite(points).all(axis=1)]
-    contours = tuple(_contours(shape, transform, today)) if len(shape.along_mm) else ()
-    return dataclasses.replace(shape.structure, contours=contours, points=found)
+    contours: list[Contour] = []
+    if len(shape.along_mm):
+        low, high = _box(shape, transform, today)
+        reached = [k for k, one in enumerate(today.slices) if low[2] <= one.along_mm <= high[2]]
+        drawn = side_by_side(lambda k: _on_slice(k, shape, transform, today, (low[:2], high[:2])), reached)
+        contours = [one for on_slice in drawn for one in on_slice]
+    return dataclasses.replace(shape.structure, contours=tuple(contours), points=found)
 
 
 def carry_set(structures: StructureSet, planning: Series, transform: Transform, today: Series) -> StructureSet:
@@ -418,13 +423,6 @@ def carry_set(structures: StructureSet, planning: Series, transform: Transform, 
     return dataclasses.replace(
         structures, structures=tuple(found), frame_uid=today.frame_uid, identity=today.identity, left_out=tuple(lost)
     )
-
-
-def _contours(shape: Shape, transform: Transform, today: Series) -> list[Contour]:
-    low, high = _box(shape, transform, today)
-    reached = [k for k, one in enumerate(today.slices) if low[2] <= one.along_mm <= high[2]]
-    found = side_by_side(lambda k: _on_slice(k, shape, transform, today, (low[:2], high[:2])), reached)
-    return [one for contours in found for one in contours]
 
 
 def _on_slice(
@@ -519,17 +517,10 @@ def preimages(transform: Transform, points_mm: Float64Array, *, tolerance_mm: fl
         best[better], error[better] = found[better], length[better]
         if (error <= 1e-3 * tolerance_mm).all() or not better.any():
             break
-        found = best - np.where(better[:, None], _newton(transform, found, away), 0.0)
+        # Newton's step, with differences of the transform; a plain step where the linear problem is singular.
+        ends = [(warp_points(found + e, transform), warp_points(found - e, transform)) for e in SLOPE_MM * np.eye(3)]
+        jacobian = np.stack([(after - before) / (2 * SLOPE_MM) for after, before in ends], axis=-1)
+        jacobian[~(np.linalg.det(jacobian) > 0.05)] = np.eye(3)
+        step = np.linalg.solve(jacobian, away[..., None])[..., 0]
+        found = best - np.where(better[:, None], step, 0.0)
     return np.where((error <= tolerance_mm)[:, None], best, np.nan)
-
-
-def _newton(transform: Transform, points: Float64Array, away: Float64Array) -> Float64Array:
-    """Solve the linear problem at each point, with differences of the transform; a plain step where it is singular."""
-    columns = [
-        (warp_points(points + e, transform) - warp_points(points - e, transform)) / (2 * SLOPE_MM)
-        for e in SLOPE_MM * np.eye(3)
-    ]
-    jacobian = np.stack(columns, axis=-1)
-    good = np.linalg.det(jacobian) > 0.05
-    jacobian[~good] = np.eye(3)
-    return np.asarray(np.linalg.solve(jacobian, away[..., None])[..., 0])

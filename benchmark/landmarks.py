@@ -67,7 +67,7 @@ def measured(name: str, split: int, kind: str) -> dict[str, Any]:
             told[0] += WRONG_MM * push / np.linalg.norm(push)
         given = {"fixed_points": fixed[guides], "moving_points": told, "guide_points": accuracy}
     with notices.muted():
-        result = register(first, second, progress=False, **given)
+        result = register(first, second, threads=1, progress=False, **given)
     if kind != "none":
         doubted = {point.name for point in result.landmarks.points if not point.guides}
         texts = [text for text in result.warnings if text.startswith("W227")]

@@ -3,6 +3,8 @@
 Every pair is registered without guides, with all structures as guides, with one half of them and the other, with
 borders that are wrong at random, and with a structure that one label map lacks; the Dice is that of the true labels.
 ANTsPy's registration of labels gets the same labels in a Python of its own (--ants PYTHON). Finished rows are kept.
+With --learn, a model is trained on few pairs of the first set, with the weights of its guides; on pairs of other people
+these weights are compared with the usual share, by the same contours with the same error of drawing.
 """
 
 import itertools
@@ -23,16 +25,19 @@ from scipy import ndimage
 
 import regweave as rw
 from _common import RESULTS, Claim, Rows, fingerprint, parser, write
-from _pairs import SETS, PairName, choose_pairs, files, test_pairs, training_pairs
+from _pairs import SETS, PairName, choose_pairs, files, subject_of, test_pairs, training_pairs, write_csv
 from regweave import notices
+from regweave.config.presets import preset
 from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.measures.scores import dice
-from regweave.registration.guides import choose, exchanged
+from regweave.measures.statistics import paired_bootstrap
+from regweave.registration.guides import choose, exchanged, redrawn
 from regweave.types import Image, LabelMap, Volume
 
 FIVE = ("openkbp_head_neck", "btcv_abdomen", "ibsr18_64_affine", "mscmr_cardiac", "msd_hippocampus")
 MULTI = "ibsr18_64_affine+inverted"  # the moving image inverted: two modalities
 WRONG_DICE = 0.8
+ERROR_MM, TRAINED = 1.5, 10  # error of drawing with which weights are learned, and training pairs
 LEAST_LABELS = 3  # ANTsPy refuses fewer
 ANTS = """
 import sys, json, resource, numpy as np, ants
@@ -217,6 +222,77 @@ def exchanges(set_name: str, n: int, seed: int) -> dict[str, int]:
     return found
 
 
+def compare_learned(set_name: str, n: int, seed: int) -> tuple[dict[str, Any], list[Claim]]:
+    """Train with guides on a few pairs, and compare learned weights with the usual share on pairs of other people."""
+    settings = preset("default").model_copy(update={"initial": SETS[set_name].init})
+    with tempfile.TemporaryDirectory() as folder:
+        write_csv(training_pairs(set_name, TRAINED), Path(folder, "pairs.csv"))
+        model = rw.train(
+            Path(folder, "pairs.csv"), config=settings, guide_error_mm=ERROR_MM, predictor=None, workers=1, seed=seed,
+            on_progress=lambda p: print(getattr(p, "stage", ""), getattr(p, "message", ""), flush=True),
+        )  # fmt: skip
+    models = {"learned": model, "usual": replace(model, weights=model.weights.lacking("guides"))}
+    rows = []
+    listed = (Pair(name, set_name) for name in test_pairs(set_name, None))
+    for pair in itertools.islice((p for p in listed if len(p.usable()) > 1), n):
+        name, usable, word = pair.name, pair.usable(), pair.moving_labels.name
+        drawn = redrawn(pair.fixed_labels, ERROR_MM, seed, str(name))
+        row: dict[str, Any] = {
+            "pair": str(name),
+            "usable": usable,
+            "people": "+".join(map(subject_of, (name.fixed, name.moving))),
+        }
+        for way, one in models.items():
+            pair.words["model"] = one
+            row[way] = pair.registered([word(v) for v in usable], drawn)
+            for h in (0, 1):
+                row[f"{way} half {h}"] = (
+                    pair.registered([word(v) for v in usable[h::2]], drawn) if usable[h::2] else None
+                )
+        row["none"] = pair.registered(False)
+        rows.append(row)
+        print(name, {w: round(mean(row[w]["dice"], usable), 4) for w in ("none", "usual", "learned")}, flush=True)
+
+    def interval(what: str, values: list[float]) -> list[Claim]:
+        found = paired_bootstrap(values, [row["people"] for row in rows], seed=seed)
+        text = f"{set_name}: {what}, {len(rows)} pairs, {found.low:+.4f} to {found.high:+.4f}"
+        return [
+            Claim(text, found.mean, "+.4f"),
+            Claim(f"{set_name}: {what}, pairs that gain", sum(v > 0 for v in values), ".0f"),
+        ]
+
+    def others(row: dict[str, Any], way: str) -> float:
+        halves = [h for h in (0, 1) if row[f"{way} half {h}"] is not None]
+        return float(np.mean([mean(row[f"{way} half {h}"]["dice"], row["usable"][1 - h :: 2]) for h in halves]))
+
+    claims = [
+        *interval(
+            "guided, learned − usual",
+            [mean(r["learned"]["dice"], r["usable"]) - mean(r["usual"]["dice"], r["usable"]) for r in rows],
+        ),
+        *interval("others, learned − usual", [others(r, "learned") - others(r, "usual") for r in rows]),
+        *interval(
+            "guided, usual − no guide",
+            [mean(r["usual"]["dice"], r["usable"]) - mean(r["none"]["dice"], r["usable"]) for r in rows],
+        ),
+        Claim(
+            f"{set_name}: voxels folded",
+            max(r[w]["folds"] for r in rows for w in (*models, "none")),
+            "g",
+            target=0.0,
+            sense="at most",
+        ),
+    ]
+    record = model.training.guides
+    return {
+        "error_mm": ERROR_MM,
+        "trained_on": TRAINED,
+        "weights": model.weights_table(),
+        "training": record and record.model_dump(mode="json"),
+        "rows": rows,
+    }, claims
+
+
 def concentric(labels: LabelMap, a: int, b: int) -> bool:
     """Whether the centre of one structure is nearer to that of another than the radius of the larger one."""
     index = [np.argwhere(labels.data == value) for value in (a, b)]
@@ -230,7 +306,12 @@ def main() -> None:
     options.add_argument("--sets", default=",".join((*FIVE, MULTI)), help="sets, with commas between")
     options.add_argument("--train", action="store_true", help="pairs of training patients, to choose settings on")
     options.add_argument("--ants", help="Python that has antspyx")
+    options.add_argument("--learn", action="store_true", help="compare learned weights with the usual share, one set")
     arguments = options.parse_args()
+    if arguments.learn:
+        found, claims = compare_learned(arguments.sets.split(",")[0], arguments.pairs or 6, arguments.seed)
+        write(arguments.output or "guides-learned", arguments.seed, found, claims)
+        return
     where = "guides-training" if arguments.train else "guides"
     RESULTS.mkdir(exist_ok=True)
     ledger, code, found, claims = Rows(RESULTS / f"{where}.rows.jsonl"), fingerprint(), {}, []

@@ -176,10 +176,11 @@ def _trained(record: TrainingRecord) -> list[str]:
     lines = [f"trained      {', '.join(facts)}"] if facts else []
     if record.predictor_groups:
         lines.append(f"predictor    fitted to {len(record.predictor_groups)} patients")
-    columns = None if refinement is None else refinement.columns
+    columns, guides = (None if one is None else one.columns for one in (refinement, record.guides))
     gains = {
         "refinement": None if refinement is None else refinement.gain,
         "by structure": None if columns is None else columns.gain,
+        "guides": None if guides is None else guides.gain,
         "Dice gain": record.left_out_gain,
     }
     for title, gain in gains.items():

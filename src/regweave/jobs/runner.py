@@ -54,6 +54,7 @@ class ScoringTask:
     predict_classes: bool = False
     """Let the model's class predictor choose the weights; the moving labels are for scoring alone."""
     device: str = "cpu"
+    drawn: tuple[float, int] | None = None  # error in mm and seed of contours that guide, for `score_dice`
 
     @property
     def cache_key(self) -> str:
@@ -123,10 +124,10 @@ def score_dice(task: ScoringTask) -> dict[str, Any]:
     model = kept()(task.model, partial(Model.load, task.model[0])) if isinstance(task.model, tuple) else task.model
     job = Job(
         **task.files, **vars(task.reading), config=task.settings, model=model, predict_classes=task.predict_classes,
-        device=task.device,
+        device=task.device, guide=task.drawn is not None,
     )  # fmt: skip
     with notices.muted():
-        return {"structures": score_trial(job, kept(), task.cache_key).rows()}
+        return {"structures": score_trial(job, kept(), task.cache_key, task.drawn).rows()}
 
 
 def pair_score(scores: Mapping[str, Any]) -> PairScore:
@@ -199,7 +200,12 @@ class Runner:
         # Paths of the reading are absolute: a worker may be anywhere.
         reading, device = Reading.from_json(self.reading.to_json()), self.placement.word
         tasks = [
-            (key, ScoringTask(p.files, self.hashes(p), reading, m.settings, m.tried or m.model, m.predicted, device))
+            (
+                key,
+                ScoringTask(
+                    p.files, self.hashes(p), reading, m.settings, m.tried or m.model, m.predicted, device, m.drawn
+                ),
+            )
             for key, m, p in plan
         ]
         return run_tasks(
@@ -264,6 +270,7 @@ class Method:
     """Model file and its SHA-256; ``tried`` is a model in memory instead, one that training tries."""
     tried: Model | None = None
     predicted: bool = False
+    drawn: tuple[float, int] | None = None  # error in mm and seed of contours that guide
     tunable: bool = False  # true for a baseline
     tuning: Mapping[float, float] = field(default_factory=dict)
     """Mean Dice on the training pairs by smoothness of the levels; ``refine_tuning`` by that of the refinement."""

@@ -258,6 +258,7 @@ class TrainingRecord(_Part):
     learned_on: tuple[str, ...] = ()
     smoothness: SmoothnessRecord | None = None  # tuning of the uniform bank
     refinement: RefinementRecord | None = None
+    guides: RefinementRecord | None = None  # weights tried for structures that guide
     surrogate_and_dice: tuple[Candidate, ...] = ()
     hyper: dict[str, Any] = {}  # options of the training, and the hyper-parameters that were taken
     share: Number = None

@@ -4,6 +4,7 @@ A structure that one image does not show, or that the end of an image cuts, woul
 Two structures whose names are exchanged would tear the images apart. Neither guides.
 """
 
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -12,10 +13,23 @@ import numpy as np
 from scipy import ndimage
 from scipy.optimize import linear_sum_assignment
 
+from regweave import _core
 from regweave.config.settings import Member
 from regweave.registration.cpu import stretch
+from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.voxels import Factors, inside, shrink, shrink_geometry
-from regweave.types import Float32Array, Float64Array, Guides, Image, LabelMap, StructureMaps
+from regweave.spatial.warp import warp_labels
+from regweave.types import (
+    Field,
+    Float32Array,
+    Float64Array,
+    Guides,
+    Image,
+    LabelMap,
+    StructureMaps,
+    Transform,
+    WeightTable,
+)
 
 RAMP_VOXELS = 2.0
 """A map falls from 1 to 0 over this distance on either side of the border, in voxels of the refinement."""
@@ -27,6 +41,7 @@ COARSE = Member(name="guides-coarse", metric="sad", source="guides", stage="leve
 POSITION, VOLUME = 0.25, 0.7
 """Typical difference between two people: of a centre, in spreads of all centres, and of the logarithm of a volume."""
 EXCHANGED = 4.0  # least gain of an exchange in squared typical differences
+HAND_MM = 15.0  # distance over which an error of drawing changes
 APART = 1.0
 """Structures whose centres are closer than this many radii of the larger one lie in each other, and are not judged."""
 
@@ -150,3 +165,24 @@ def guides_of(fixed: Image, moving: Image, chosen: Choice, factors: tuple[Factor
     assert moving.labels is not None
     here, there = (ramps(m, chosen.weights, f) for m, f in zip((fixed.labels, moving.labels), factors, strict=True))
     return Guides(here, there, tuple(chosen.weights.values()))
+
+
+def usual_weights(table: WeightTable, members: Iterable[Member], stage: str) -> Float64Array:
+    """Return the weight in each class, (C,), that gives guides their usual share beside the members of a stage."""
+    share = SHARES[stage]
+    return np.asarray(table.matrix[table.rows([m.name for m in members])].sum(axis=0) * share / (1 - share))
+
+
+def redrawn(labels: LabelMap, error_mm: float, seed: int, name: str) -> LabelMap:
+    """Return labels as another hand draws them, moved by a smooth random displacement; seed and name choose it.
+
+    Along each axis its standard deviation is ``error_mm``.
+    """
+    geometry, grid = labels.geometry, ControlGrid.cover(labels.geometry, HAND_MM)
+    nodes = np.random.default_rng((seed, zlib.crc32(name.encode()))).normal(size=(3, *grid.nodes)).astype(np.float32)
+    moved = _core.ffd(nodes, grid.origin, grid.spacing, geometry.shape)
+    moved *= np.float32(error_mm / np.sqrt(np.square(moved).mean(dtype=np.float64)))
+    drawn, inner = warp_labels(labels, Transform(Field(moved, geometry))), (slice(1, -1),) * 3
+    data = labels.data.copy()  # what the end of the image cuts stays cut
+    data[inner] = drawn.data[inner]
+    return LabelMap(data, geometry, labels.names)

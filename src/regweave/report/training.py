@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from regweave.io.disk.records import DEMO, INDEX
 from regweave.measures.statistics import patients_of
 from regweave.model.model import Model
 from regweave.model.record import Candidate, FitPoint, GateRecord, StageCount, TrainingRecord, Tuning, read_effort
+from regweave.registration.guides import FINE
 from regweave.report.charts import HALF, STYLE, bar_chart, interval_plot, line_chart
 from regweave.report.page import asset, render
 from regweave.types import Float64Array
@@ -79,6 +81,7 @@ Series = Mapping[str, Sequence[tuple[float, float]]]
 
 def weights(model: Model) -> list[Markup]:
     """Draw the weights that are used, and those that were learned before the gates, with the spread of the folds."""
+    model = replace(model, weights=model.weights.lacking(FINE.name))  # guides have no part in the sums of columns
     record, w = model.training, model.weights
     found = [m for m in (_matrix(f, w.matrix.shape) for f in record.learned_by_fold) if m is not None]
     spread = np.std(found, axis=0, ddof=1) if len(found) > 1 else np.full(w.matrix.shape, np.nan)

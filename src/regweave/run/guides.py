@@ -66,7 +66,9 @@ def guiding(
     if not recipe.settings.refine.steps or not (only or recipe.schedule.continuous):
         message = f"the settings {recipe.schedule.name!r} have no refinement with members, where structures guide"
         raise UsageError("E128", message, "use --preset default, or leave --guide out")
-    found = choose(pair.fixed, pair.moving, _values(fixed, moving, asked), anyway=anyway)
+    learned, to = recipe.learned_guides or {}, {} if recipe.match is None else recipe.match.to
+    weights = {v: weight * learned.get(to.get(v, 0), 1.0) for v, weight in _values(fixed, moving, asked).items()}
+    found = choose(pair.fixed, pair.moving, weights, anyway=anyway)
     for a, b in found.exchanged:
         what = "they guide all the same" if anyway else "neither guides; to guide by them, give --guide-anyway"
         notices.warn(
@@ -85,7 +87,10 @@ def guiding(
     scores = dice(warp_labels(moving, start).data, fixed.data, list(found.weights))
     levels = sum(scores.values()) / len(found.weights) < FAR_APART
     names = {value: moving.name(value) for value in found.weights}
-    record = GuidesRecord(weights=found.weights, names=names, left_out=found.left_out, levels=levels, only=only)
+    record = GuidesRecord(
+        weights=found.weights, names=names, left_out=found.left_out, levels=levels, only=only,
+        learned=bool(learned),
+    )  # fmt: skip
     return guides_of(pair.fixed, pair.moving, found, grids), record
 
 

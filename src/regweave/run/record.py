@@ -114,7 +114,8 @@ class Call(RecordPart):
 class GuidesRecord(RecordPart):
     """Structures that guided, with their weights by label, and those that did not, with the reason by name.
 
-    ``levels`` states whether they guided the start and the discrete levels too, ``only`` whether nothing else guided.
+    ``levels`` states whether they guided the start and the discrete levels too, ``only`` whether nothing else guided,
+    ``learned`` whether their weights are those of the model.
     """
 
     weights: dict[int, Number]
@@ -122,11 +123,13 @@ class GuidesRecord(RecordPart):
     left_out: dict[Text, Text]
     levels: StrictBool
     only: StrictBool
+    learned: StrictBool = Field(default=False, exclude_if=lambda given: not given)
 
     def words(self) -> str:
-        """Return how many structures guided, and where."""
+        """Return how many structures guided, where, and by which weights."""
         what = f"{len(self.weights)} structure{'s' if len(self.weights) > 1 else ''}"
-        return what + (", contours alone" if self.only else ", from the start on" if self.levels else "")
+        where = ", contours alone" if self.only else ", from the start on" if self.levels else ""
+        return f"{what}{where}, weights {'of the model' if self.learned else 'as usual'}"
 
 
 class RecordedMember(RecordPart):

@@ -22,6 +22,7 @@ from regweave.progress import OnProgress, ProgressReporter, RegistrationBar
 from regweave.registration import devices
 from regweave.registration.align import Alignment, Refinement, RefineStep, Step, align, refine, warn_if_left_out
 from regweave.registration.cpu import Device
+from regweave.registration.guides import redrawn
 from regweave.registration.initial import STRUCTURES
 from regweave.registration.landmarks import PointGuides, started_from_structures
 from regweave.run import check as checking
@@ -157,10 +158,14 @@ class Prepared:
         return self.job.transform != "deformable"
 
 
-def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable = None) -> Prepared:
+def prepare(
+    job: Job, cache: Cache, report: ProgressReporter, content: Hashable = None,
+    drawn: tuple[float, int] | None = None,
+) -> Prepared:  # fmt: skip
     """Read and check everything that a registration needs, and bring the pair to its start.
 
     What depends on the images alone is cached for runs on the same ``content``, which names that of all sources.
+    ``drawn`` are an error in mm and a seed: fixed labels are drawn with it to guide.
     """
     model, device = loaded(job.model), devices.get(job.device)
     settings = settings_of(job, model)
@@ -197,8 +202,11 @@ def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable 
         by_images = pair
         guides: record.GuidesRecord | None = None
         if asked is not None:
-            maps, guides = guiding(pair, recipe, asked, only=job.guide_only, anyway=job.guide_anyway)
+            assert pair.fixed_labels is not None
+            apart = pair if drawn is None else pair.with_fixed(labels=redrawn(pair.fixed_labels, *drawn, str(content)))
+            maps, guides = guiding(apart, recipe, asked, only=job.guide_only, anyway=job.guide_anyway)
             seen = replace(seen, guides=maps)
+            key = (key, drawn, tuple(guides.weights.items())) if guides.levels else key  # they change the levels
         with notices.collected() as warned_later:
             from_guides = guides is not None and guides.levels and isinstance(start, str)
             if from_guides or (isinstance(start, str) and start == STRUCTURES):
@@ -306,12 +314,12 @@ def transform_of(ready: Prepared, refined: Refinement) -> Transform:
     return Transform(field, ready.pair.initial, Ends("fixed_to_moving", fixed.stored, moving.stored), refined.knots)
 
 
-def score_trial(job: Job, cache: Cache, content: Hashable = None) -> PairScore:
+def score_trial(job: Job, cache: Cache, content: Hashable = None, drawn: tuple[float, int] | None = None) -> PairScore:
     """Register a pair with both label maps, and measure the overlap of its structures only.
 
-    ``cache`` has what other trials on the same ``content`` have computed.
+    ``cache`` has what other trials on the same ``content`` have computed; ``drawn`` is that of `prepare`.
     """
-    ready = prepare(job, cache, ProgressReporter(), content)
+    ready = prepare(job, cache, ProgressReporter(), content, drawn)
     schedule = ready.recipe.schedule.without_proof()  # the bounds are not used
     ready = replace(ready, recipe=replace(ready.recipe, schedule=schedule))
     refined = refine_field(ready, align_levels(ready, cache))

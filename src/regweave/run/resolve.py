@@ -22,7 +22,7 @@ from regweave.model import shipped_models
 from regweave.model.domain import ImageFacts, volumes_ml
 from regweave.model.model import Model
 from regweave.predictors import Predictor, maps_from_labels
-from regweave.registration.guides import COARSE, FINE, SHARES
+from regweave.registration.guides import COARSE, FINE, usual_weights
 from regweave.registration.initial import STRUCTURES
 from regweave.run.memory import check_memory
 from regweave.run.read import Inputs, Reading
@@ -75,7 +75,7 @@ class Recipe:
             _doubt_numbers(matched, model)
         if model is not None:
             _doubt_domain(model, inputs)
-        found = cls(settings, schedule, weights, coarse, model, predictor, matched, blind)
+        found = cls(settings, schedule, weights.lacking(FINE.name), coarse, model, predictor, matched, blind)
         if predictor is None and found.compares_maps:
             message = "the model weighs what its class predictor makes out in the images, and has none"
             raise RegweaveError("E170", message, "train it again with `regweave train`")
@@ -191,10 +191,7 @@ class Recipe:
         added.append((FINE, self.schedule.continuous))
 
         def with_guides(table: WeightTable) -> WeightTable:
-            rows = []
-            for new, bank in added:
-                share, used = SHARES[new.stage], table.matrix[table.rows([m.name for m in bank])].sum(axis=0)
-                rows.append(used * share / (1 - share))
+            rows = [usual_weights(table, bank, new.stage) for new, bank in added]
             names = (*table.members, *(member.name for member, _ in added))
             found = replace(table, matrix=np.vstack([table.matrix, *rows]), members=names)
             return replace(found, matrix=found.matrix * (table.matrix.sum(axis=0) / found.matrix.sum(axis=0)))
@@ -203,6 +200,15 @@ class Recipe:
             self, schedule=self.schedule.with_bank((*self.schedule.bank, *(member for member, _ in added))),
             weights=with_guides(self.weights), coarse=None if self.coarse is None else with_guides(self.coarse),
         )  # fmt: skip
+
+    @property
+    def learned_guides(self) -> dict[int, float] | None:
+        """Weights of guides by class that the model has learned, against the usual ones; None where it has not."""
+        table = None if self.model is None else self.model.weights
+        if table is None or FINE.name not in table.members:
+            return None
+        usual, row = usual_weights(table, self.schedule.continuous, FINE.stage), table.members.index(FINE.name)
+        return dict(zip(table.classes, (table.matrix[row] / np.where(usual > 0, usual, 1)).tolist(), strict=True))
 
     def drop_label_members(self, classes_from: ClassesFrom) -> Recipe:
         """Take the weights for pairs without labels, or those without label-based members, as training chose."""
@@ -255,7 +261,7 @@ def _weights(
     if model is not None:
         names = tuple(m.name for m in schedule.bank)
         for table in (model.weights, model.weights_without_mask):
-            if table is not None and table.members != names:
+            if table is not None and table.lacking(FINE.name).members != names:
                 message = f"the model is for members {', '.join(table.members)}, the bank has {', '.join(names)}"
                 raise RegweaveError("E170", message, "use the settings stored with the model")
         if not 0 <= model.weights.pairwise < np.inf:

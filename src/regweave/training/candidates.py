@@ -96,33 +96,39 @@ class CandidateRunner:
     levels: Levels
     log: TrainingLog
     predictors: Predictors
+    drawn: tuple[float, int] | None = None  # error in mm and seed of contours that guide; None for no guides
     _known: dict[str, PairScore] = field(default_factory=dict, compare=False)
 
     def __call__(
-        self, work: Sequence[tuple[WeightTable, Sequence[PairFiles]]], *, predicted: bool = False
+        self,
+        work: Sequence[tuple[WeightTable, Sequence[PairFiles]]],
+        *,
+        predicted: bool = False,
+        any_fail: bool = False,
     ) -> list[PairScores]:
         """Register pairs with weights; with ``predicted`` their moving labels are not used.
 
-        Training needs every score, so a failure is an error.
-
-        Raises E135 with the pairs that failed.
+        Raises E135 with the pairs that failed; with ``any_fail`` they are reported, and have no scores.
         """
         keyed: list[list[tuple[str, Method, PairFiles]]] = []
         for weights, pairs in work:
             keyed.append([])
             for p in pairs:
                 model = self.model(weights, p)
-                key = f"try/{content_hash(model)}/{p.id}" + "/predicted" * predicted
-                keyed[-1].append((key, Method("try", self.settings, tried=model, predicted=predicted), p))
+                key = f"try/{content_hash(model)}/{p.id}" + "/predicted" * predicted + "/guided" * bool(self.drawn)
+                method = Method("try", self.settings, tried=model, predicted=predicted, drawn=self.drawn)
+                keyed[-1].append((key, method, p))
         todo = {key: (key, m, p) for row in keyed for key, m, p in row if key not in self._known}
         outcomes = self.run(list(todo.values()), dice_only=True) if todo else []
         self.log.count(registrations=len(todo))
         failed = {todo[o.key][2].id: o.error for o in outcomes if o.error is not None}
-        if failed:
-            listed = "; ".join(f"{name}: {error}" for name, error in sorted(failed.items()))
+        listed = "; ".join(f"{name}: {error}" for name, error in sorted(failed.items()))
+        if failed and not any_fail:
             raise RegweaveError("E135", f"training pairs failed: {listed}", "repair them or take them off the list")
-        self._known.update({o.key: pair_score(o.value) for o in outcomes})
-        return [{p.id: self._known[key] for key, _, p in row} for row in keyed]
+        if failed:
+            self.log.report("note", f"pairs are left out here: {listed}")
+        self._known.update({o.key: pair_score(o.value) for o in outcomes if o.error is None})
+        return [{p.id: self._known[key] for key, _, p in row if key in self._known} for row in keyed]
 
     def left_out(
         self, folds: Sequence[Fold], models: Sequence[Sequence[WeightTable]], *, predicted: bool = False

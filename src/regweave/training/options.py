@@ -98,6 +98,10 @@ class TrainOptions:
     structure_start: Literal["auto", "keep"] = option(
         "auto", "Initial alignment of structures: tried on left-out patients, or that of the settings is kept."
     )
+    guide_error_mm: Annotated[float, Field(gt=0, le=10)] | None = option(
+        None, "Learn the weights of structures that guide, too. Contours of training pairs are drawn with this error, "
+        "the standard deviation of a border along each axis."
+    )  # fmt: skip
     gate: bool = option(True, "Use a learned column only where left-out patients gain by it.")
     seed: NonNegativeInt = option(0, "Seed of the choice of folds, pairs and samples.")
     predictor: str | None = option(

@@ -12,6 +12,9 @@ judge them. A search passes through six steps; each uses what the steps before h
    structures lie apart, so each structure reads its own curve from these registrations. The curve of a structure that
    few pairs show is noisy; it is shrunk towards the common one by empirical Bayes
 6. background: its own column, from before structure maps had a weight
+
+Last, with all other weights in place, `weigh_guides` learns how much structures weigh that guide: first all alike, then
+each by its own curve.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from regweave.model.record import (
     WithoutMask,
 )
 from regweave.progress import ProgressReporter
+from regweave.registration.guides import FINE, usual_weights
 from regweave.registration.initial import METHODS, STRUCTURES
 from regweave.run.job import Job
 from regweave.run.memory import no_cache
@@ -66,6 +70,8 @@ FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Weights that may be tried for a member, relative to the largest start weight of the refinement."""
 MAP_FACTORS = (*FACTORS, 16.0, 32.0)
 """The same for a member that compares structure maps: good maps are worth more than all images together."""
+GUIDE_FACTORS = tuple(2.0**n for n in range(-3, 4))
+"""Weights of guides that are tried, against the usual ones. None is 0: a structure that is asked for guides."""
 SMOOTHNESS = "smoothness"  # name of the curve over the smoothness of the refinement
 SHARES = (0.5, 1.0)
 """Shares of the way from the common column to the column of a structure that are tried on left-out patients."""
@@ -459,16 +465,62 @@ def mix_refinement(
         while tried := search(values, {f: overall(s, known) for f, s in found.items()}):
             new = register([start.share_out({**factors, member: f}) for f in tried])
             found.update(zip(tried, new, strict=True))
-        best, gate = choose(found, partial(_judge, found, now, folds), now)
-        curve = tuple({"factor": f, "mean_dice": overall(found[f], known)} for f in sorted(found))
-        judged = gate.model_dump(exclude={"used"})
-        trail.append(MemberTrial(member=member, curve=curve, before=now, used=best, **judged))
-        curves.append(Curve(member, found, best))
-        factors[member], known = best, found[best]
+        curve, line = _chosen(member, found, now, folds)
+        trail.append(line)
+        curves.append(curve)
+        factors[member], known = curve.common, found[curve.common]
     if all(line.used == line.before for line in trail):
         return RefinementWeights(start, scores, curves=tuple(curves)).recorded(members=tuple(trail))
     mixed = RefinementWeights(start.share_out(factors), known, curves=tuple(curves))
     return mixed.recorded(members=tuple(trail), gain=gain_interval(scores, known, folds))
+
+
+def _chosen(
+    member: str, found: Mapping[float, PairScores], now: float, folds: Sequence[Fold]
+) -> tuple[Curve, MemberTrial]:
+    """Choose among the factors of a member that were tried; its curve with the chosen one, and the record."""
+    best, gate = choose(found, partial(_judge, found, now, folds), now)
+    curve = tuple({"factor": f, "mean_dice": overall(found[f], found[now])} for f in sorted(found))
+    judged = gate.model_dump(exclude={"used"})
+    return Curve(member, found, best), MemberTrial(member=member, curve=curve, before=now, used=best, **judged)
+
+
+def weigh_guides(state: TrainingState, weights: WeightTable) -> tuple[WeightTable, RefinementRecord]:
+    """Add a row of weights of structures that guide, learned from contours with the error of the options.
+
+    The true labels judge, and all other weights stay. Pairs in which no structure can guide are left out.
+    """
+    assert state.options.guide_error_mm is not None
+    drawn = (state.options.guide_error_mm, state.options.seed)
+    usual = usual_weights(weights, state.settings.for_bank(state.modality).continuous, FINE.stage)
+    candidates = replace(state.candidates, drawn=drawn)
+
+    def table(factors: Float64Array | float) -> WeightTable:
+        matrix = np.vstack([weights.matrix, usual * factors])
+        return replace(weights, matrix=matrix, members=(*weights.members, FINE.name))
+
+    def register(tables: Sequence[WeightTable]) -> list[PairScores]:
+        state.log.report("guides", f"{len(tables) * len(pairs)} registrations")
+        return candidates([(w, pairs) for w in tables])
+
+    def propose(known: Sequence[PairFiles]) -> tuple[WeightTable, Preferences]:
+        factors = preferences([curve], known, weights.classes)
+        return table(np.array([curve.common, *factors[FINE.name].values()])), factors
+
+    first = candidates([(table(1.0), state.judged)], any_fail=True)[0]
+    pairs = [p for p in state.judged if p.id in first]
+    folds = one_by_one(pairs)
+    if not folds:
+        state.log.report("note", "too few pairs with structures that can guide: the model has no weights of guides")
+        return weights, NOT_SEARCHED
+    found = {1.0: first}
+    while tried := state.options.next_values(GUIDE_FACTORS, {f: overall(s) for f, s in found.items()}):
+        found.update(zip(tried, register([table(f) for f in tried]), strict=True))
+    curve, line = _chosen(FINE.name, found, 1.0, folds)
+    gain = gain_interval(first, found[curve.common], folds)
+    common = RefinementWeights(table(curve.common), found[curve.common]).recorded(members=(line,), gain=gain)
+    learned = weigh_by_structure(common, pairs, folds, propose, partial(candidates.left_out, folds), register)
+    return learned.weights, learned.record
 
 
 def _judge(found: Mapping[float, PairScores], now: float, folds: Sequence[Fold], _best: float) -> GateRecord:

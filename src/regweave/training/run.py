@@ -56,13 +56,13 @@ from regweave.training.candidates import CandidateRunner, PairScores, tuning_rec
 from regweave.training.columns import ColumnLearner, ColumnSelection, select_columns
 from regweave.training.options import CHOICES, TrainJob, TrainOptions
 from regweave.training.predictor_fits import Predictors, choose_predictors, segmented_images, with_record
-from regweave.training.refinement import weigh_refinement
+from regweave.training.refinement import weigh_guides, weigh_refinement
 from regweave.training.state import TrainingLog, TrainingState
 from regweave.types import Geometry, LabelMap, Modality, WeightTable
 
 NOT_RECORDED = ("predictor", "predictor_options", "tune_pairs", "judge_pairs")
 """Options that other parts of a record imply."""
-RECORDED_IF_SET = ("withhold", "refinement_learner", "structure_start", "effort")
+RECORDED_IF_SET = ("withhold", "refinement_learner", "structure_start", "guide_error_mm", "effort")
 """Options that are recorded where they differ from their default."""
 
 
@@ -376,9 +376,13 @@ def fit_columns(state: TrainingState) -> Model:
         log.report("learn", f"{len(used)} pairs")
         learned = learner.learn(w0, used, state.selection.options)
     selection = state.selection.where_learned(w0, learned.weights)
-    weights = selection.apply(w0, learned.weights)
+    weights, guides = selection.apply(w0, learned.weights), None
+    if state.options.guide_error_mm is not None:
+        with log.stage("guides"):
+            weights, guides = weigh_guides(state, weights)
     names = {c: "background" if c == 0 else state.scan.names.get(c, str(c)) for c in w0.classes}
     record = training_record(state, selection, learned, [p.id for p in used])
+    record = record if guides is None else record.model_copy(update={"guides": guides})
     log.finish()
     without_mask = state.refinement.record.without_mask
     return Model(

@@ -189,6 +189,11 @@ class WeightTable:
         matrix[index] *= total / rest
         return replace(self, matrix=matrix)
 
+    def lacking(self, member: str) -> WeightTable:
+        """Return the table without a row, if it has it; the others stay as they are."""
+        kept = tuple(m for m in self.members if m != member)
+        return replace(self, matrix=self.matrix[self.rows(kept)], members=kept)
+
     def embed(self, part: WeightTable) -> WeightTable:
         """Put the rows of some members into the table; the absolute sums of these rows stay.
 

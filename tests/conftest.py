@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from made_pairs import small_settings
 from phantoms import PhantomPair, make_phantom
 from regweave.config.settings import Settings
 from regweave.io import write_image, write_labels
@@ -26,21 +27,9 @@ folds = 2
 predictor_options = {samples = 1000, steps = 5}
 """
 HEADER = "id,fixed,moving,fixed_labels,moving_labels,group"
-TINY = Settings.model_validate(
-    {
-        "name": "tiny",
-        "smoothness": 0.1,
-        "levels": [{"spacing_mm": 64.0, "shrink": 2, "steps": 1}, {"spacing_mm": 48.0, "steps": 1}],
-        "refine": {"steps": 1},
-        "banks": {
-            "mr": [
-                {"name": "sad", "metric": "sad"},
-                {"name": "mi", "metric": "mi"},
-                {"name": "fine", "metric": "ncc", "stage": "refine"},
-            ]
-        },
-    }
-)
+BANK = [{"name": "sad", "metric": "sad"}, {"name": "mi", "metric": "mi"}]
+BANK += [{"name": "fine", "metric": "ncc", "stage": "refine"}]
+TINY = small_settings((64.0, 2, 1), (48.0, 1, 1), refine=1, name="tiny", banks={"mr": BANK})
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def plain(outcomes):
     return [(o.key, json.dumps(o.value), o.error) for o in outcomes]
 
 
-def test_values_arrive_without_loss(tasks_module, tmp_path):
+def test_values_arrive_without_loss(tasks_module, tmp_path, monkeypatch):
     seen = []
     outcomes = run_tasks(numbered(7), tasks_module.work, workers=2, store=tmp_path / "store", on_progress=seen.append)
     assert [o.key for o in outcomes] == [f"task/{i}" for i in range(7)]
@@ -107,11 +107,12 @@ def test_values_arrive_without_loss(tasks_module, tmp_path):
     assert seen[0].seconds_left > 0
     assert seen[-1].seconds_left == 0
     assert len(list((tmp_path / "store").iterdir())) == 7
+    monkeypatch.setattr(batch, "on_processes", at_once)
     one = run_tasks(numbered(7), tasks_module.work, workers=1)
     assert plain(one) == plain(outcomes)
 
 
-def test_a_failure_stops_nothing(tasks_module, tmp_path):
+def test_a_failure_stops_nothing(tasks_module, tmp_path, monkeypatch):
     names = ["fine", "known", "unknown", "killed", "memory", "unfit", "exit", "also fine"]
 
     def run(chosen):
@@ -129,6 +130,7 @@ def test_a_failure_stops_nothing(tasks_module, tmp_path):
     assert found["unfit"].error.startswith("E195: internal error (TypeError")
     assert all(o.value is None for o in found.values() if o.error)
     # Failures are tried again and fail alike; the rest is taken from the store.
+    monkeypatch.setattr(batch, "on_processes", at_once)
     again = run(names[:3])
     assert plain(again) == plain(found[n] for n in names[:3])
     assert [o.reused for o in again] == [True, False, False]

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from made_pairs import small_settings
 from phantoms import make_phantom
-from regweave.config.settings import Settings
 from regweave.learning import columns as module
 from regweave.learning.columns import FittedColumns, Trainer
 from regweave.learning.lssvm import LssvmOptions, fit_lssvm
@@ -15,11 +15,8 @@ from regweave.learning.samples import first_steps, samples_at
 from regweave.run.memory import Cache
 from regweave.types import LabelMap, WeightTable
 
-SCHEDULE = Settings.model_validate({
-    "name": "test", "modality": "mr", "smoothness": 0.1,
-    "levels": [{"spacing_mm": 64.0, "shrink": 2, "steps": 2}, {"spacing_mm": 48.0, "steps": 1}],
-    "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "mi", "metric": "mi"}]},
-})  # fmt: skip
+BANK = [{"name": "sad", "metric": "sad"}, {"name": "mi", "metric": "mi"}]
+SCHEDULE = small_settings((64.0, 2, 2), (48.0, 1, 1), modality="mr", banks={"mr": BANK})
 HYPER = LssvmOptions(C=20.0, epsilon=0.02, rounds=1, max_outer=3)
 START = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, (0, 3, 4))
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from made_pairs import small_settings
 from phantoms import make_phantom
 from regweave import engines
-from regweave.config.settings import Settings
 from regweave.energy import assemble, joint_features, loss_of
 from regweave.learning.lssvm import LssvmOptions, fit_lssvm
 from regweave.learning.samples import Sample, Task, can_lose, delta, first_steps, infer, psi, restrict, samples_at
@@ -19,11 +19,7 @@ from regweave.registration.align import align
 from regweave.types import Terms, WeightTable
 
 OFFSETS = (np.array([-0.2, 0.0, 0.2]),) * 3
-SCHEDULE = Settings.model_validate({
-    "name": "test", "modality": "mr", "smoothness": 0.1,
-    "levels": ({"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 32.0, "shrink": 1, "steps": 2}),
-    "banks": {"mr": ({"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"})},
-})  # fmt: skip
+SCHEDULE = small_settings((48.0, 2, 2), (32.0, 1, 2), modality="mr")
 MEMBERS, CLASSES = ("sad", "ncc"), (0, 3)
 W0 = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.1, CLASSES)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from made_pairs import small_settings
 from phantoms import make_phantom
 from regweave import notices
 from regweave.cli import main
-from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, RegweaveWarning
 from regweave.io import write_image
 from regweave.model.domain import BLOCKS, Domain, ImageFacts
@@ -22,10 +22,8 @@ from regweave.run.resolve import overlaps
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
 BANK = [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]
-SMALL = Settings.model_validate({
-    "name": "small", "smoothness": 0.1, "levels": [{"spacing_mm": 48.0, "steps": 1}], "refine": {"steps": 1},
-    "banks": {"mr": BANK, "ct": BANK, "multi": [{"name": "mi", "metric": "mi"}, {"name": "ngf", "metric": "ngf"}]},
-})  # fmt: skip
+MULTI = [{"name": "mi", "metric": "mi"}, {"name": "ngf", "metric": "ngf"}]
+SMALL = small_settings((48.0, 1, 1), refine=1, banks={"mr": BANK, "ct": BANK, "multi": MULTI})
 
 
 @cache

@@ -3,24 +3,17 @@
 import numpy as np
 import pytest
 
+from made_pairs import small_settings
 from phantoms import make_phantom
-from regweave.config.settings import Refine, Settings
+from regweave.config.settings import Refine
 from regweave.registration.align import align, refine
 from regweave.registration.initial import initial_affine
 from regweave.registration.scene import Scene
 from regweave.spatial.warp import to_voxels
 from regweave.types import Geometry, Image, ImagePair, LabelMap, WeightTable
 
-SCHEDULE = Settings.model_validate(
-    {
-        "name": "test",
-        "modality": "mr",
-        "smoothness": 0.1,
-        # Control points of the box below and of the whole image lie on the same places.
-        "levels": [{"spacing_mm": 40.0, "steps": 3}, {"spacing_mm": 25.0, "steps": 2}],
-        "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]},
-    }
-)
+# Control points of the box below and of the whole image lie on the same places.
+SCHEDULE = small_settings((40.0, 1, 3), (25.0, 1, 2), modality="mr")
 WEIGHTS = WeightTable.constant({"sad": 1.0, "ncc": 1.0}, 0.1)
 SETTINGS = Refine(steps=20, start_sigma=0.1)
 BOX = (slice(6, 30),) * 3

@@ -12,9 +12,9 @@ import pytest
 from making import evaluation
 from rich.console import Console
 
+from made_pairs import small_settings
 from phantoms import make_phantom
 from regweave.cli.tables import overlap_table
-from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_image, write_labels
 from regweave.jobs import store
@@ -41,10 +41,8 @@ from regweave.study.evaluate import COLUMNS, evaluate, summary_text
 from regweave.types import LabelMap, WeightTable
 
 pytestmark = pytest.mark.usefixtures("in_process")
-SMALL = Settings.model_validate({
-    "name": "small", "smoothness": 0.1, "levels": [{"spacing_mm": 48.0, "steps": 1}], "refine": {"steps": 2},
-    "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "mi", "metric": "mi", "stage": "levels"}]},
-})  # fmt: skip
+BANK = [{"name": "sad", "metric": "sad"}, {"name": "mi", "metric": "mi", "stage": "levels"}]
+SMALL = small_settings((48.0, 1, 1), refine=2, banks={"mr": BANK})
 HEADER = "id,fixed,moving,fixed_labels,moving_labels,group"
 
 

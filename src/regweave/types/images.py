@@ -77,7 +77,7 @@ class Geometry:
         """LPS positions of the eight corner voxels, shape (8, 3)."""
         ends = np.array([[0, n - 1] for n in self.shape], dtype=np.float64)
         index = np.stack(np.meshgrid(*ends, indexing="ij"), axis=-1).reshape(8, 3)
-        return self.points(index)
+        return index @ self.affine[:3, :3].T + self.affine[:3, 3]
 
 
 @dataclass(frozen=True, repr=False)

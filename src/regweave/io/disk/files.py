@@ -173,7 +173,13 @@ def parse_toml(text: str) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError(f"it nests deeper than {MAX_NESTING} levels") from error
     _require_flat(content)
-    _require_short_numbers(content)
+    items: list[Any] = [content]
+    while items:  # the parser has no hook for whole numbers
+        item = items.pop()
+        if isinstance(item, dict | list):
+            items += item.values() if isinstance(item, dict) else item
+        elif isinstance(item, int) and abs(item) >= 10**MAX_DIGITS:
+            raise ValueError(f"a number of more than {MAX_DIGITS} digits")
     return content
 
 
@@ -273,12 +279,3 @@ def _require_flat(content: Any) -> None:
         depth += 1
         if depth > MAX_NESTING:
             raise ValueError(f"it nests deeper than {MAX_NESTING} levels")
-
-
-def _require_short_numbers(content: Any) -> None:
-    """Bound the whole numbers of TOML, whose parser has no hook for them."""
-    if isinstance(content, dict | list):
-        for item in content.values() if isinstance(content, dict) else content:
-            _require_short_numbers(item)
-    elif isinstance(content, int) and abs(content) >= 10**MAX_DIGITS:
-        raise ValueError(f"a number of more than {MAX_DIGITS} digits")

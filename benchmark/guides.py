@@ -27,7 +27,7 @@ import regweave as rw
 from _common import RESULTS, Claim, Rows, fingerprint, parser, write
 from _pairs import SETS, PairName, choose_pairs, files, subject_of, test_pairs, training_pairs, write_csv
 from regweave import notices
-from regweave.config.presets import preset
+from regweave.config.settings import preset
 from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.measures.scores import dice
 from regweave.measures.statistics import paired_bootstrap
@@ -228,8 +228,9 @@ def compare_learned(set_name: str, n: int, seed: int) -> tuple[dict[str, Any], l
     with tempfile.TemporaryDirectory() as folder:
         write_csv(training_pairs(set_name, TRAINED), Path(folder, "pairs.csv"))
         model = rw.train(
-            Path(folder, "pairs.csv"), config=settings, guide_error_mm=ERROR_MM, predictor=None, workers=1, seed=seed,
-            on_progress=lambda p: print(getattr(p, "stage", ""), getattr(p, "message", ""), flush=True),
+            Path(folder, "pairs.csv"), config=settings, guide_error_mm=ERROR_MM, predictor=None, workers=1,
+            on_progress=lambda p: print(getattr(p, "stage", ""), getattr(p, "message", ""), flush=True), seed=seed,
+            alpha=1.0,
         )  # fmt: skip
     models = {"learned": model, "usual": replace(model, weights=model.weights.lacking("guides"))}
     rows = []

@@ -90,40 +90,28 @@ def test_true_field_scores_high_and_its_opposite_low(measure: Any, case: tuple[A
     assert right["sdlogj"] > 0.01
 
 
-def test_zero_field_gives_the_scores_of_the_start(measure: Any, case: tuple[Any, Any]) -> None:
+def test_zero_field_gives_the_scores_of_the_start_and_folds_are_counted(measure, case):
     ready, truth = case
     row, start = measure.field(np.zeros_like(truth)), start_scores(ready)
     assert all(row[key] == start[key] for key in ("dice", "hd95_mm", "folding_fraction", "sdlogj"))
     assert row["seconds"] == 0.25
     assert row["wall_seconds"] > row["cpu_seconds"] / 2 > 0
     assert 5 < row["peak_memory_mb"] < 2000
-
-
-def test_folds_are_counted(measure: Any, case: tuple[Any, Any]) -> None:
     field = np.zeros_like(case[1])
     field[0, 30:34] = np.array([30.0, 10.0, -10.0, -30.0]).reshape(4, 1, 1)
     assert 0 < measure.field(field)["folding_fraction"] < 0.1
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_failures_are_rows(measure, case):
+    for settings, words in [
         ({"message": "no memory left"}, "ValueError: no memory left"),
         ({"exit": 3}, "process ended with status 3"),
         ({"sleep": 30.0, "timeout_s": 0.5}, "not finished after 0.5 s"),
-    ],
-)
-def test_failure_is_a_row(measure: Any, settings: dict[str, Any], words: str) -> None:
-    assert words in measure(**settings)["error"]
-
-
-def test_bad_fields_are_failures(measure: Any, case: tuple[Any, Any]) -> None:
+    ]:
+        assert words in measure(**settings)["error"]
     truth = case[1]
     assert "shape" in measure.field(truth[:, :-1])["error"]
     assert "not finite" in measure.field(np.where(truth > 1, np.nan, truth))["error"]
-
-
-def test_absent_peer_is_a_row(case: tuple[Any, Any]) -> None:
     run = methods = import_module("peers")
     absent = methods.Method("x", "x", {"a": {}}, "no-python", "none", "", "not installable: no wheel")
     assert run.measure(absent, "a", case[0], 2, 60.0) == {"error": "not installable: no wheel"}
@@ -172,19 +160,19 @@ def test_stride_visits_all_pairs_once(n: int) -> None:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["acdc_cardiac", "openkbp_head_neck"])
-def test_lists_of_pairs_can_be_read_and_do_not_leak(data_root: Path, tmp_path: Path, name: str) -> None:
-    from regweave.jobs.table import check_leak, read_pairs
+def test_lists_of_pairs_can_be_read_and_do_not_leak(data_root, tmp_path):
+    for name in ["acdc_cardiac", "openkbp_head_neck"]:
+        from regweave.jobs.table import check_leak, read_pairs
 
-    split = import_module("_pairs")
-    lists = []
-    for pairs in (split.training_pairs(name, 6), split.test_pairs(name, None)):
-        split.write_csv(pairs, tmp_path / "pairs.csv")
-        lists.append(read_pairs(tmp_path / "pairs.csv"))
-    assert len(lists[0]) == 6
-    assert check_leak(*([p.group for p in pairs] for pairs in lists)) == ()
-    n_patients = {len(p.patients) for p in lists[1]}
-    assert n_patients == {1 if name == "acdc_cardiac" else 2}
+        split = import_module("_pairs")
+        lists = []
+        for pairs in (split.training_pairs(name, 6), split.test_pairs(name, None)):
+            split.write_csv(pairs, tmp_path / "pairs.csv")
+            lists.append(read_pairs(tmp_path / "pairs.csv"))
+        assert len(lists[0]) == 6
+        assert check_leak(*([p.group for p in pairs] for pairs in lists)) == ()
+        n_patients = {len(p.patients) for p in lists[1]}
+        assert n_patients == {1 if name == "acdc_cardiac" else 2}
 
 
 SHAPE = (40, 44, 36)

@@ -33,7 +33,7 @@ PLANNED = StructureSet(
 )
 
 
-def test_what_is_asked_for_is_carried_and_the_rest_is_listed():
+def test_what_is_asked_for_is_carried_and_a_mistyped_structure_has_a_suggestion():
     carried, outlines, left_out = choose(PLANNED, None)
     assert {s.name: note_of(s) for s in carried} == {"PTV1": "re-derive from CTV", "Cord": ""}
     assert [s.name for s in outlines] == ["BODY"]
@@ -43,13 +43,10 @@ def test_what_is_asked_for_is_carried_and_the_rest_is_listed():
     assert {one.name: one.reason for one in left_out}["Cord"] == "not asked for"
     with pytest.warns(RegweaveWarning, match="W234"):
         require_names(PLANNED.structures, {"Livre": "Leber"})
-
-
-@pytest.mark.parametrize(("asked", "meant"), [("cord", "'Cord'"), ("Crod", "'Cord'"), ("PTV 1", "'PTV1'")])
-def test_a_mistyped_structure_has_a_suggestion(asked, meant):
-    with pytest.raises(UsageError, match="E165") as caught:
-        choose(PLANNED, [asked])
-    assert f"did you mean {meant}?" in caught.value.hint
+    for asked, meant in [("cord", "'Cord'"), ("Crod", "'Cord'"), ("PTV 1", "'PTV1'")]:
+        with pytest.raises(UsageError, match="E165") as caught:
+            choose(PLANNED, [asked])
+        assert f"did you mean {meant}?" in caught.value.hint
 
 
 def test_shipped_limits_have_sources_that_survive_their_record():
@@ -103,40 +100,37 @@ def test_flags_and_verdict_follow_the_worst_structure():
     assert "landmark_max_mm" not in broken
 
 
-@pytest.mark.parametrize(
-    ("numbers", "flag"),
-    [
-        ({}, "pass"), ({"volume_change_percent": None}, "look"), ({"jacobian_least": None}, "look"),
+def test_what_was_not_measured_does_not_pass():
+    for numbers, flag in [
+        ({}, "pass"),
+        ({"volume_change_percent": None}, "look"),
+        ({"jacobian_least": None}, "look"),
         ({"planes": 0, "jacobian_least": None, "volume_change_percent": None, "inverse_p95_mm": 0.1}, "pass"),
         ({"planes": 0, "jacobian_least": None, "volume_change_percent": None}, "look"),
-        ({"outline_dice": 0.8}, "fail"), ({"state": "cut", "volume_change_percent": None}, "cut"),
+        ({"outline_dice": 0.8}, "fail"),
+        ({"state": "cut", "volume_change_percent": None}, "cut"),
         ({"state": "cut", "found_today": True}, "look"),
-    ],
-)  # fmt: skip
-def test_what_was_not_measured_does_not_pass(numbers, flag):
-    assert flagged(row_of(**numbers), clinic_rules()).flag == flag
+    ]:
+        assert flagged(row_of(**numbers), clinic_rules()).flag == flag
 
 
-@pytest.mark.parametrize(
-    ("whole", "word", "named"),
-    [
+def test_two_signs_of_another_patient_fail_and_come_first():
+    for whole, word, named in [
         ({"similarity_after": 0.98, "displacement_p95_mm": 4.0, "bones_bent_mm": 0.8}, "pass", False),
         ({"similarity_after": 0.77, "displacement_p95_mm": 4.0, "bones_bent_mm": 0.8}, "look", False),
         ({"similarity_after": 0.86, "displacement_p95_mm": 23.0, "bones_bent_mm": None}, "fail", True),
         ({"similarity_after": 0.86, "displacement_p95_mm": 8.0, "bones_bent_mm": 2.5}, "fail", True),
         ({"similarity_after": 0.50}, "pass", False),  # not two CT: these numbers do not tell people apart
-    ],
-)
-def test_two_signs_of_another_patient_fail_and_come_first(whole, word, named):
-    lost = (LeftOut("c", ""),) if named else ()
-    verdict = judge(PairScore(), clinic_rules(), clinic=section_of(pair_of(**whole), lost=lost))
-    assert verdict.word == word
-    assert (flagged(row_of(), clinic_rules(), pair_of(**whole)).flag == "fail") == named
-    assert verdict.reasons[:1] == () or verdict.reasons[0].text.startswith("another patient? ") == named
-    if named:
-        assert "correlation of the scans inside the patient after the registration: 0.86" in verdict.reasons[0].text
-        assert {reason.rule for reason in verdict.reasons} == {"another_patient_signs", "lost_structures"}
-    assert ("another_patient_signs" in verdict.unchecked) == (len(whole) == 1)
+    ]:
+        lost = (LeftOut("c", ""),) if named else ()
+        verdict = judge(PairScore(), clinic_rules(), clinic=section_of(pair_of(**whole), lost=lost))
+        assert verdict.word == word
+        assert (flagged(row_of(), clinic_rules(), pair_of(**whole)).flag == "fail") == named
+        assert verdict.reasons[:1] == () or verdict.reasons[0].text.startswith("another patient? ") == named
+        if named:
+            assert "correlation of the scans inside the patient after the registration: 0.86" in verdict.reasons[0].text
+            assert {reason.rule for reason in verdict.reasons} == {"another_patient_signs", "lost_structures"}
+        assert ("another_patient_signs" in verdict.unchecked) == (len(whole) == 1)
 
 
 def test_name_maps_of_both_kinds(tmp_path):

@@ -87,7 +87,7 @@ def test_a_known_map_carries_shapes_and_points(drawn):
     np.testing.assert_allclose(moved.points @ matrix[:3, :3].T + matrix[:3, 3], structure.points, atol=1e-6)
 
 
-def test_shapes_end_half_way_to_empty_slices_and_outside_are_none(drawn):
+def test_shapes_end_half_way_to_empty_slices_and_without_area_are_outside(drawn):
     series, found = drawn["even"]
     shape = shape_of(found.named("solid"), series)
     middle = series.slices[7].position_mm + np.array([30.0, 32.0, 0.0])
@@ -98,9 +98,6 @@ def test_shapes_end_half_way_to_empty_slices_and_outside_are_none(drawn):
     matrix[2, 3] = 500.0
     moved = carry(shape_of(found.named("solid"), series), Transform(Field.zero(series.image.geometry), matrix), series)
     assert moved.contours == ()
-
-
-def test_a_structure_without_area_is_outside_everywhere(drawn):
     series, found = drawn["even"]
     solid = found.named("solid")
     line = replace(solid, contours=(replace(solid.contours[0], points_mm=solid.contours[0].points_mm[[0, 5, 9, 5]]),))

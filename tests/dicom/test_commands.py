@@ -58,7 +58,7 @@ def test_contours_move_against_the_transform(capsys, study, tmp_path):
     assert centre[:2] == pytest.approx([-31.0 + 30.0 - 4.0, -40.0 + 32.0], abs=0.02)
 
 
-def test_structures_are_chosen_and_renamed(capsys, study, tmp_path):
+def test_structures_are_chosen_and_renamed_and_nothing_is_written_beside_inputs(capsys, study, tmp_path):
     (tmp_path / "names.json").write_text('{"Cord": "Myelon"}')
     more = ("--structures", "Cord", "--name-map", tmp_path / "names.json", "--json")
     status, out, _ = run(capsys, *warp_rtstruct(study, tmp_path / "new.dcm", *more))
@@ -66,9 +66,6 @@ def test_structures_are_chosen_and_renamed(capsys, study, tmp_path):
     assert json.loads(out)["structures"][0]["name"] == "Myelon"
     status, _, err = run(capsys, *warp_rtstruct(study, tmp_path / "b.dcm", "--structures", "Liver"))
     assert (status, "E165" in err, "choose some of: Cord" in err) == (2, True, True)
-
-
-def test_nothing_is_written_into_a_folder_of_inputs(capsys, study):
     before = sorted(study.rglob("*"))
     status, _, err = run(capsys, *warp_rtstruct(study, study / "today" / "new.dcm"))
     assert (status, "E168" in err) == (3, True)
@@ -163,15 +160,6 @@ def test_contours_refuse_a_registration_of_other_frames(capsys, study, tmp_path)
         assert (status, "E192" in err) == (2, True)
 
 
-def test_the_inverse_of_a_registration_starts_in_the_frame_of_the_plan(capsys, study, tmp_path):
-    reg, plan = tmp_path / "reg.dcm", study / "plan" / "ct"
-    assert run(capsys, "convert", study / "shift.tfm", "-o", reg, "-r", study / "today", "--planning", plan)[0] == 0
-    for fixed, moving, expected in ((plan, study / "today", 0), (study / "today", plan, 3)):
-        words = ("warp", "image", moving, "-t", f"[{reg},1]", "-r", fixed, "-o", tmp_path / f"{fixed.name}.nii.gz")
-        status, _, err = run(capsys, *words)
-        assert (status, "E160" in err) == (expected, expected == 3), err
-
-
 def test_the_ways_out_of_several_series_are_those_that_the_message_names(capsys, study, tmp_path):
     both = tmp_path / "both"
     write_series(both / "a", TODAY)
@@ -191,7 +179,7 @@ def test_the_ways_out_of_several_series_are_those_that_the_message_names(capsys,
     assert run(capsys, *words, "-o", tmp_path / "new.dcm", "--series", list_series(both)[0].hash)[0] == 0
 
 
-def test_registrations_are_converted_there_and_back(capsys, study, tmp_path):
+def test_registrations_are_converted_there_and_back_and_their_inverse_starts_in_the_plan(capsys, study, tmp_path):
     today, plan = study / "today", study / "plan" / "ct"
     words = ("convert", study / "shift.tfm", "-o", tmp_path / "reg.dcm", "-r", today, "--planning", plan)
     assert run(capsys, *words)[0] == 0
@@ -200,6 +188,11 @@ def test_registrations_are_converted_there_and_back(capsys, study, tmp_path):
     np.testing.assert_allclose(read_transform(tmp_path / "t.tfm").affine, SHIFT, atol=1e-6)
     status, _, err = run(capsys, "convert", study / "shift.tfm", "-o", tmp_path / "b.dcm")
     assert (status, "E192" in err) == (2, True)
+    reg = tmp_path / "reg.dcm"
+    for fixed, moving, expected in ((plan, study / "today", 0), (study / "today", plan, 3)):
+        words = ("warp", "image", moving, "-t", f"[{reg},1]", "-r", fixed, "-o", tmp_path / f"{fixed.name}.nii.gz")
+        status, _, err = run(capsys, *words)
+        assert (status, "E160" in err) == (expected, expected == 3), err
 
 
 def test_check_lists_a_folder(capsys, study):

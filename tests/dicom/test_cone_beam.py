@@ -91,30 +91,27 @@ def test_a_round_field_of_view_is_found_and_cuts_who_reaches_its_rim():
     assert np.hypot(X, Y)[trusted(seen, GRID.spacing_mm)].max() <= 40 - 5
 
 
-@pytest.mark.parametrize(("slope", "offset"), [(0.8, -150.0), (1.0, 1000.0), (1.2, 200.0), (0.9, 0.0)])
-def test_values_return_to_the_scale_of_the_plan(slope, offset):
-    body = np.hypot(X, Y) < 32
-    plan = scan(body)
-    plan.data[:] += np.random.default_rng(3).normal(0, 12, GRID.shape).astype(np.float32)
-    plan.data[20:30, 18:26] += 600.0
-    today = replace(plan, data=plan.data * np.float32(slope) + np.float32(offset))
-    found = hounsfield_map(today, plan)
-    for hu in (-1000.0, 30.0, 630.0):
-        assert abs((hu * slope + offset) * found[0] + found[1] - hu) < 60
+def test_values_return_to_the_scale_of_the_plan():
+    for slope, offset in [(0.8, -150.0), (1.0, 1000.0), (1.2, 200.0), (0.9, 0.0)]:
+        body = np.hypot(X, Y) < 32
+        plan = scan(body)
+        plan.data[:] += np.random.default_rng(3).normal(0, 12, GRID.shape).astype(np.float32)
+        plan.data[20:30, 18:26] += 600.0
+        today = replace(plan, data=plan.data * np.float32(slope) + np.float32(offset))
+        found = hounsfield_map(today, plan)
+        for hu in (-1000.0, 30.0, 630.0):
+            assert abs((hu * slope + offset) * found[0] + found[1] - hu) < 60
 
 
-def test_another_noise_and_another_field_of_view_need_no_map():
+def test_what_needs_no_map_of_values():
     plan, less = scan(np.hypot(X, Y) < 32), scan(np.hypot(X, Y) < 24)
     less.data[:] += np.random.default_rng(4).normal(0, 25, GRID.shape).astype(np.float32) + 15.0
     assert hounsfield_map(less, plan) is None
-
-
-@pytest.mark.parametrize("which", ["plan", "today", "both"])
-def test_negative_values_that_overflowed_are_no_other_scale(which):
-    body = np.hypot(X, Y) < 32
-    plan = scan(body)
-    plan.data[20:30, 18:26] += 600.0
-    plan.data[body & (np.hypot(X, Y) > 24)] -= 130.0
-    over = replace(plan, data=np.where(plan.data < 0, plan.data + np.float32(32768.0), plan.data))
-    today, planned = {"plan": (plan, over), "today": (over, plan), "both": (over, over)}[which]
-    assert hounsfield_map(today, planned) is None
+    for which in ["plan", "today", "both"]:
+        body = np.hypot(X, Y) < 32
+        plan = scan(body)
+        plan.data[20:30, 18:26] += 600.0
+        plan.data[body & (np.hypot(X, Y) > 24)] -= 130.0
+        over = replace(plan, data=np.where(plan.data < 0, plan.data + np.float32(32768.0), plan.data))
+        today, planned = {"plan": (plan, over), "today": (over, plan), "both": (over, over)}[which]
+        assert hounsfield_map(today, planned) is None

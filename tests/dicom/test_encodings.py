@@ -77,10 +77,21 @@ def test_the_same_numbers_come_out(tmp_path, kind, way):
     np.testing.assert_array_equal(read_series(tmp_path).image.data, expected(kind))
 
 
-def test_words_of_two_pixels_are_turned_in_big_endian(tmp_path):
+def test_words_and_tables_are_turned_in_big_endian(tmp_path):
     for k in range(SLICES):
         save(tmp_path / f"{k}.dcm", big_endian(one_image("u1", k), words=True), syntax=ExplicitVRBigEndian)
     np.testing.assert_array_equal(read_series(tmp_path).image.data, expected("u1"))
+    for k in range(SLICES):
+        data, lut = image(MADE, k), Dataset()
+        lut.ModalityLUTType = "HU"
+        lut.add_new("LUTDescriptor", "US", [4, 10, 16])
+        lut.add_new("LUTData", "OW", np.array([5, 7, 11, 13], dtype=">u2").tobytes())
+        data.ModalityLUTSequence = [lut]
+        data.PixelData = padded(np.arange(35, dtype="<u2").tobytes())
+        save(tmp_path / f"{k}.dcm", big_endian(data), syntax=ExplicitVRBigEndian)
+    series = read_series(tmp_path)
+    assert series.image.data[:, 1, 0].tolist() == [5, 5, 5, 5, 7, 11, 13]
+    assert series.slices[0].instance_uid == uid(2, 1, 1)
 
 
 def test_spare_bits_are_dropped_after_decompression(tmp_path):
@@ -104,17 +115,3 @@ def _rle(planes: list[np.ndarray]) -> bytes:
     head = np.zeros(16, dtype="<u4")
     head[0], head[1 : 1 + len(parts)] = len(parts), starts
     return head.tobytes() + b"".join(parts)
-
-
-def test_a_table_of_words_is_turned_in_big_endian(tmp_path):
-    for k in range(SLICES):
-        data, lut = image(MADE, k), Dataset()
-        lut.ModalityLUTType = "HU"
-        lut.add_new("LUTDescriptor", "US", [4, 10, 16])
-        lut.add_new("LUTData", "OW", np.array([5, 7, 11, 13], dtype=">u2").tobytes())
-        data.ModalityLUTSequence = [lut]
-        data.PixelData = padded(np.arange(35, dtype="<u2").tobytes())
-        save(tmp_path / f"{k}.dcm", big_endian(data), syntax=ExplicitVRBigEndian)
-    series = read_series(tmp_path)
-    assert series.image.data[:, 1, 0].tolist() == [5, 5, 5, 5, 7, 11, 13]
-    assert series.slices[0].instance_uid == uid(2, 1, 1)

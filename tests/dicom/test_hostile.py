@@ -39,15 +39,12 @@ def contours(study, capsys, *more, plan="plan", today="today"):
     return status, "".join(capsys.readouterr()), record
 
 
-def test_exchanged_scans_are_refused(study, capsys):
+def test_exchanged_scans_are_refused_and_the_wrong_order_or_patient_is_named(study, capsys):
     status, said, _ = contours(study, capsys, "--rtstruct", study / "plan" / "set.dcm", plan="today", today="plan")
     assert (status, "E146" in said) == (2, True)
     write_series(study / "same", replace(TODAY, frame="1"))
     status, said, _ = contours(study, capsys, "--rtstruct", study / "plan" / "set.dcm", plan="same", today="plan")
     assert (status, "E146" in said) == (2, True)
-
-
-def test_scans_in_the_wrong_order_and_a_set_of_another_patient_are_named(study, capsys):
     status, said, _ = contours(study, capsys, plan="today", today="plan")
     assert (status, "E101" in said, "are PLAN and TODAY exchanged?" in " ".join(said.split())) == (3, True, True)
     write_series(study / "plan", replace(PLAN, series="5"))
@@ -131,27 +128,20 @@ def test_contours_beside_the_images_are_left_out_by_name(study, capsys):
     assert record["clinic"]["structures"][0]["flag"] != "pass"  # half of it lies outside today's scan
 
 
-@pytest.mark.parametrize(
-    ("more", "code"),
-    [
-        (("--device", "cuda:99"), "E157"), (("--device", "tpu"), "E173"), (("--model", "nope"), "E171"),
-        (("--name-map", "{Liver,a\\b}"), "E166"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_told_before_anything_is_computed(study, capsys, more, code):
-    option, value = more
-    if value.startswith("{"):
-        (study / "map.csv").write_text(value[1:-1])
-        value = str(study / "map.csv")
-    status, said, _ = contours(study, capsys, option, value)
-    assert status in {2, 3}
-    assert f"error {code}" in said
-    assert "patient and start" not in said
-
-
-def test_a_model_of_another_modality_names_only_options_that_there_are(study, capsys):
-    status, said, _ = contours(study, capsys, "--model", "hippocampus-t1")
-    assert (status, "E172" in said, "fixed_modality" in said) == (3, True, False)
+def test_what_cannot_be_is_told_before_anything_is_computed(study, capsys):
+    (study / "map.csv").write_text("Liver,a\\b\n")
+    for option, value, code in (
+        ("--device", "cuda:99", "E157"), ("--device", "tpu", "E173"), ("--model", "nope", "E171"),
+        ("--name-map", study / "map.csv", "E166"), ("--model", "hippocampus-t1", "E172"),
+    ):  # fmt: skip
+        status, said, _ = contours(study, capsys, option, value)
+        assert status in {2, 3}
+        assert f"error {code}" in said
+        assert "fixed_modality" not in said  # an option that there is not
+        assert "patient and start" not in said or code == "E172"
+    labels = ("--moving-labels", study / "plan" / "set.dcm", "-o", study / "o")
+    assert main([str(word) for word in ("register", study / "today", study / "plan", *labels)]) == 3
+    assert "regweave contours" in capsys.readouterr().err
 
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)", "Li\nver\x1b[31m\t=cmd()", "\u202egnissim")
@@ -191,14 +181,6 @@ def _directions(study, capsys):
     assert "E152" in capsys.readouterr().err
     assert main([str(word) for word in (*drawn, "-r", study / "today", "-o", study / "new.dcm")]) == 0
     assert "W212" not in "".join(capsys.readouterr())
-
-
-def test_a_structure_set_given_for_labels_names_the_way(study, capsys):
-    words = (
-        "register", study / "today", study / "plan", "--moving-labels", study / "plan" / "set.dcm", "-o", study / "o",
-    )  # fmt: skip
-    assert main([str(word) for word in words]) == 3
-    assert "regweave contours" in capsys.readouterr().err
 
 
 def test_contours_partly_outside_their_images_are_kept(study, capsys):

@@ -80,24 +80,18 @@ def test_grades_are_compared_with_the_verdicts(done, tmp_path, capsys):
     assert main(["report", out, "--grades", str(table)]) == 3
 
 
-@pytest.mark.parametrize(
-    ("lines", "code"),
-    [
+def test_lists_and_options_that_cannot_be_used_are_refused_before_anything_is_computed(done, tmp_path, capsys):
+    for lines, code in [
         (["id,plan,today"], "E132"),
         (["id,plan,today", "a,study/plan,nowhere"], "E101"),
         (["id,plan,today", "tasks,study/plan,study/today"], "E132"),
         (["id,plan", "a,study/plan"], "E132"),
-    ],
-)
-def test_a_list_that_cannot_be_used_is_refused_before_anything_is_computed(done, tmp_path, capsys, lines, code):
-    path = done[0] / "wrong.csv"
-    path.write_text("\n".join(lines) + "\n")
-    assert main(["contours", str(path), "-o", str(tmp_path / "out")]) != 0
-    assert code in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_options_of_one_patient_and_of_a_list_do_not_mix(done, tmp_path, capsys):
+    ]:
+        path = done[0] / "wrong.csv"
+        path.write_text("\n".join(lines) + "\n")
+        assert main(["contours", str(path), "-o", str(tmp_path / "out")]) != 0
+        assert code in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
     where = done[0]
     for words in (
         [str(where / "list.csv"), "--threads", "1"], [str(where / "study" / "plan")],

@@ -118,27 +118,24 @@ def test_undefined_vectors_are_filled_and_said(pair, tmp_path):
     np.testing.assert_allclose(found.transform(points()), points() + 2.0, atol=1e-5)
 
 
-@pytest.mark.parametrize("down", [False, True])
-def test_a_dose_keeps_its_place_and_its_values(pair, tmp_path, down):
-    data = dose(PLAN)
-    if down:  # planes from top to bottom
-        data.GridFrameOffsetVector = [f"{-w:.3f}" for w in PLAN.along]
-        data.ImagePositionPatient = [f"{v:.4f}" for v in PLAN.position(len(PLAN.along) - 1)]
-        planes = np.frombuffer(data.PixelData, "<u2").reshape(len(PLAN.along), -1)
-        data.PixelData = planes[::-1].tobytes()
-    found = read_dose(save(tmp_path / "dose.dcm", data))
-    index = np.moveaxis(np.indices(found.volume.geometry.shape), 0, -1).astype(float)
-    expected = function_of(found.volume.geometry.points(index)) / 20 + 30
-    np.testing.assert_allclose(found.volume.data, expected, atol=0.0051)
-    write_dose(tmp_path / "new.dcm", found, pair[0])
-    again = read_dose(tmp_path / "new.dcm")
-    np.testing.assert_allclose(again.volume.data, found.volume.data, atol=0.001)
-    np.testing.assert_allclose(again.volume.geometry.affine, found.volume.geometry.affine, atol=1e-4)
-    assert again.frame_uid == uid(4, 7)
-    assert "warped" in pydicom.dcmread(tmp_path / "new.dcm").DoseComment
-
-
-def test_a_dose_below_zero_keeps_its_sign(pair, tmp_path):
+def test_a_dose_keeps_its_place_its_values_and_its_sign(pair, tmp_path):
+    for down in [False, True]:
+        data = dose(PLAN)
+        if down:  # planes from top to bottom
+            data.GridFrameOffsetVector = [f"{-w:.3f}" for w in PLAN.along]
+            data.ImagePositionPatient = [f"{v:.4f}" for v in PLAN.position(len(PLAN.along) - 1)]
+            planes = np.frombuffer(data.PixelData, "<u2").reshape(len(PLAN.along), -1)
+            data.PixelData = planes[::-1].tobytes()
+        found = read_dose(save(tmp_path / "dose.dcm", data))
+        index = np.moveaxis(np.indices(found.volume.geometry.shape), 0, -1).astype(float)
+        expected = function_of(found.volume.geometry.points(index)) / 20 + 30
+        np.testing.assert_allclose(found.volume.data, expected, atol=0.0051)
+        write_dose(tmp_path / "new.dcm", found, pair[0])
+        again = read_dose(tmp_path / "new.dcm")
+        np.testing.assert_allclose(again.volume.data, found.volume.data, atol=0.001)
+        np.testing.assert_allclose(again.volume.geometry.affine, found.volume.geometry.affine, atol=1e-4)
+        assert again.frame_uid == uid(4, 7)
+        assert "warped" in pydicom.dcmread(tmp_path / "new.dcm").DoseComment
     data = dose(PLAN)
     stored = np.frombuffer(data.PixelData, "<u2").astype(int) - 9000
     data.DoseType, data.PixelRepresentation, data.PixelData = "ERROR", 1, stored.astype("<i2").tobytes()

@@ -4,8 +4,6 @@ import importlib
 import re
 from pathlib import Path
 
-import pytest
-
 PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
 ROWS = [
     [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -39,10 +37,3 @@ def test_every_equation_and_the_algorithm_have_a_row() -> None:
     for wanted in [*(f"({n})" for n in range(1, 12)), "Algorithm 1"]:
         assert any(first.startswith(wanted) for first in firsts), wanted
     assert all(len(row) == 3 and "`" in row[2] for row in ROWS)
-
-
-def test_a_missing_function_is_seen() -> None:
-    with pytest.raises((AssertionError, AttributeError)):
-        find("energy.no_such_function")
-    with pytest.raises(AssertionError):
-        find("nowhere.at.all")

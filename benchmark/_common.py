@@ -45,12 +45,6 @@ def claim(
     return {"what": what, "value": value, "style": style, "unit": unit, "target": target, "sense": sense, "met": met}
 
 
-def Claim(  # noqa: N802
-    what: str, value: float, style: str = ".3f", unit: str = "", target: Any = None, sense: str = "at least"
-) -> Any:
-    return claim(what, value, style + unit, **{"least" if sense == "at least" else "most": target})
-
-
 OPTIONS: dict[str, dict[str, Any]] = {
     "pairs": {"type": int, "help": "number of pairs"},
     "seed": {"type": int, "help": "seed of samples, noise and bootstrap"},

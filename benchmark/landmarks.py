@@ -3,25 +3,19 @@
 Half of the landmarks of the lung (`popi_lung` of REGWEAVE_DATA), and half of 20 random places in head-and-neck phantoms
 whose deformation is known, guide; the others judge. They guide exactly (accuracy .2 mm), with noise of 1 mm along each
 axis (accuracy 1 mm), and exactly with one of them 15 mm wrong, which is to be named. Mean errors in mm are printed
-beside those of the same registration without guides. Each registration is a line of ROWS, and is not run again.
+beside those of the same registration without guides. Finished registrations are kept.
 """
 
-from __future__ import annotations
-
-import json
-import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "datasets"))
-from _common import Claim, parser, write
-from phantoms import make_phantom
-from regweave import notices, register
+from _common import Rows, claim, parser, write
+from _pairs import image_file, make_phantom, mean_of, registered
 from regweave.io import read_points
 from regweave.spatial.warp import warp_points
 from regweave.types import Float64Array, Transform
@@ -29,15 +23,16 @@ from regweave.types import Float64Array, Transform
 KINDS = {"exact": (0.0, 0.2), "noisy": (1.0, 1.0), "wrong": (0.0, 0.2)}
 """Noise of the guiding points along each axis, and their stated accuracy, in mm."""
 WRONG_MM, PLACES = 15.0, 20
+MOST_CHANGE = {"exact": 0.0, "noisy": 0.05, "wrong": None}
 
 
 @cache
 def case(name: str) -> tuple[Any, Any, Float64Array, Float64Array]:
     """Both images of a case, and its corresponding points."""
     if name == "lung":
-        phases = [Path(os.environ["REGWEAVE_DATA"]) / "popi_lung" / phase for phase in ("t00", "t50")]
-        fixed, moving = (read_points(phase / "landmarks.csv")[0] for phase in phases)
-        return phases[0] / "image.nii.gz", phases[1] / "image.nii.gz", fixed, moving
+        images = [image_file("popi_lung", phase) for phase in ("t00", "t50")]
+        fixed, moving = (read_points(path.with_name("landmarks.csv"))[0] for path in images)
+        return *images, fixed, moving
     seed = int(name.removeprefix("phantom "))
     made, rng = make_phantom(seed), np.random.default_rng(seed)
     grid = made.pair.fixed.geometry
@@ -45,95 +40,76 @@ def case(name: str) -> tuple[Any, Any, Float64Array, Float64Array]:
     return made.pair.fixed, made.pair.moving, fixed, warp_points(fixed, Transform(made.true_field))
 
 
-def runs(cases: Sequence[str], splits: int) -> Iterator[tuple[str, int, str]]:
-    """Case, split and kind of each registration; one without guides for each case."""
-    for name in cases:
-        yield name, 0, "none"
-        yield from ((name, split, kind) for split in range(splits) for kind in KINDS)
-
-
 def measured(name: str, split: int, kind: str) -> dict[str, Any]:
     """Run one registration; errors of all points, which of them guide, and how many wrong ones were named."""
     first, second, fixed, moving = case(name)
-    row: dict[str, Any] = {"case": name, "split": split, "kind": kind}
     given: dict[str, Any] = {}
     rng = np.random.default_rng(split)
     guides = np.sort(rng.permutation(len(fixed))[: len(fixed) // 2])
     noise, push = rng.normal(size=(len(guides), 3)), rng.normal(size=3)
     if kind != "none":
         spread, accuracy = KINDS[kind]
-        told = moving[guides] + spread * noise
+        stated = moving[guides] + spread * noise
         if kind == "wrong":
-            told[0] += WRONG_MM * push / np.linalg.norm(push)
-        given = {"fixed_points": fixed[guides], "moving_points": told, "guide_points": accuracy}
-    with notices.muted():
-        result = register(first, second, threads=1, progress=False, **given)
-    if kind != "none":
-        doubted = {point.name for point in result.landmarks.points if not point.guides}
-        texts = [text for text in result.warnings if text.startswith("W227")]
-        doubted |= {
-            point.name for point in result.landmarks.points if any(f" {point.name} (" in text for text in texts)
-        }
-        row |= {"guides": guides.tolist(), "named": "1" in doubted, "others_named": len(doubted - {"1"})}
+            stated[0] += WRONG_MM * push / np.linalg.norm(push)
+        given = {"fixed_points": fixed[guides], "moving_points": stated, "guide_points": accuracy}
+    result, row = registered(first, second, **given)
     errors = np.linalg.norm(warp_points(fixed, result.transform) - moving, axis=1)
-    return row | {"errors_mm": errors.tolist(), "folding": result.regularity["folding_fraction"]}
+    row |= {"errors_mm": errors.tolist(), "kind": kind, "case": name}
+    if kind != "none":
+        texts = [text for text in result.warnings if text.startswith("W227")]
+        doubted = {
+            point.name for point in result.landmarks.points
+            if not point.guides or any(f" {point.name} (" in text for text in texts)
+        }  # fmt: skip
+        row |= {"guides": guides.tolist(), "named": "1" in doubted, "others_named": len(doubted - {"1"})}
+    return row
 
 
-def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Means of each registration with guides, beside those of the same points without."""
-    alone = {row["case"]: np.array(row["errors_mm"]) for row in rows if row["kind"] == "none"}
-    out = []
-    for row in (row for row in rows if row["kind"] != "none"):
-        errors, before = np.array(row["errors_mm"]), alone[row["case"]]
-        own = np.isin(np.arange(len(errors)), row["guides"][1 if row["kind"] == "wrong" else 0 :])
-        others = ~np.isin(np.arange(len(errors)), row["guides"])
-        means = {"guides_mm": errors[own], "guides_alone_mm": before[own], "others_mm": errors[others]}
-        found = {key: float(values.mean()) for key, values in means.items()}
-        out.append({**row, **found, "others_change_mm": found["others_mm"] - float(before[others].mean())})
-    return out
+def compared(row: Mapping[str, Any], alone: Mapping[str, Any]) -> dict[str, Any]:
+    """Means of a registration with guides, beside those of the same points without; a wrong point does not count."""
+    errors, before = np.array(row["errors_mm"]), np.array(alone["errors_mm"])
+    own, others = row["guides"][row["kind"] == "wrong" :], np.setdiff1d(np.arange(len(errors)), row["guides"])
+    return {
+        **row, "guides_mm": float(errors[own].mean()), "guides_alone_mm": float(before[own].mean()),
+        "others_mm": float(errors[others].mean()), "others_change_mm": float((errors - before)[others].mean()),
+    }  # fmt: skip
 
 
-def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
+def claims(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Means over the splits of the lung and of the phantoms."""
     out = []
-    for name in dict.fromkeys(row["case"].split()[0] for row in rows):
-        for kind in KINDS:
-            some = [row for row in rows if row["case"].startswith(name) and row["kind"] == kind]
-            if not some:
-                continue
-            own, change = (float(np.mean([row[key] for row in some])) for key in ("guides_mm", "others_change_mm"))
-            alone = float(np.mean([row["guides_alone_mm"] for row in some]))
-            target = {"exact": 0.3}.get(kind)
-            out.append(Claim(f"{name}, {kind}: error of guiding points", own, ".2f", " mm", target, "at most"))
-            out.append(Claim(f"{name}, {kind}: the same without guides", alone, ".2f", " mm"))
-            most = {"exact": 0.0, "noisy": 0.05}.get(kind)
-            out.append(Claim(f"{name}, {kind}: change of the others", change, "+.3f", " mm", most, "at most"))
-            if kind == "wrong":
-                out.append(Claim(f"{name}: wrong points named", float(np.mean([row["named"] for row in some])), ".0%"))
-                false = float(np.mean([row["others_named"] for row in some]))
-                out.append(Claim(f"{name}: right points named, in a registration", false, ".2f"))
-            out.append(
-                Claim(f"{name}, {kind}: voxels folded", max(r["folding"] for r in some), ".2%", "", 0.0, "at most")
-            )
+    for name, kind in itertools.product(dict.fromkeys(row["case"].split()[0] for row in rows), KINDS):
+        some = [row for row in rows if row["case"].startswith(name) and row["kind"] == kind]
+
+        def mean(key: str, some: list[Any] = some) -> float:
+            return mean_of(row[key] for row in some)
+
+        where, exact = f"{name}, {kind}", 0.3 if kind == "exact" else None
+        out += [
+            claim(f"{where}: error of guiding points", mean("guides_mm"), ".2f mm", most=exact),
+            claim(f"{where}: the same without guides", mean("guides_alone_mm"), ".2f mm"),
+            claim(f"{where}: change of the others", mean("others_change_mm"), "+.3f mm", most=MOST_CHANGE[kind]),
+        ]
+        if kind == "wrong":
+            out.append(claim(f"{name}: wrong points named", mean("named"), ".0%"))
+            out.append(claim(f"{name}: right points named, in a registration", mean("others_named"), ".2f"))
+        out.append(claim(f"{where}: voxels folded", max(r["folds"] for r in some), ".2%", most=0.0))
     return out
 
 
 def main() -> None:
     """Run what is missing, compare, and print."""
-    options = parser(__doc__, seed=0, output="landmarks")
-    options.add_argument("--cases", nargs="+", default=["lung", "phantom 0", "phantom 1", "phantom 2"])
+    options = parser(__doc__, seed=0, rows=Path("landmarks.jsonl"), output="landmarks")
+    cases = ["lung", "phantom 0", "phantom 1", "phantom 2"]
+    options.add_argument("--cases", nargs="+", default=cases, help="lung, or phantom with its seed")
     options.add_argument("--splits", type=int, default=2, help="random halves of the points of each case")
-    options.add_argument("--rows", type=Path, default=Path("landmarks.jsonl"), help="file of finished registrations")
     given = options.parse_args()
-    lines = given.rows.read_text(encoding="utf-8").splitlines() if given.rows.exists() else []
-    rows = {(row["case"], row["split"], row["kind"]): row for row in map(json.loads, lines)}
-    wanted = list(runs(given.cases, given.splits))
-    for one in wanted:
-        if one not in rows:
-            rows[one] = measured(*one)
-            with given.rows.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(rows[one]) + "\n")
-    found = compared([rows[one] for one in wanted])
+    kept, found = Rows(given.rows), []
+    for name in given.cases:
+        alone = kept.get((name, 0, "none"), partial(measured, name, 0, "none"))
+        plan = itertools.product([name], range(given.splits), KINDS)
+        found += [compared(kept.get(one, partial(measured, *one)), alone) for one in plan]
     write(given.output, given.seed, {"rows": found}, claims(found))
 
 

@@ -5,7 +5,8 @@ begin with ``make`` or ``pip`` are left out: they prepare the machine. A ``pytho
 package or of its tests is that file: it is put there, in a folder that the package takes for its own.
 
 Fast, the presets have one level of one step, training has the effort ``smoke``, commands run in this process, and
-``regweave demo``, which takes minutes, does not run. The slow tests change nothing and run in a shell.
+``regweave demo``, which takes minutes, does not run. A training that several pages show runs for the first of them; the
+others get its files. The slow tests change nothing and run in a shell.
 """
 
 import contextlib
@@ -42,7 +43,12 @@ SHOWN = ("text", "toml", "json", "csv")
 NOT_RUN = ("make ", "pip ")
 FOLDERS = {"metrics": metrics, "losses": losses}
 MINUTES = "regweave demo"
+TRAINING = "regweave train pairs.csv -o model.json"
 PLAIN = re.compile(r"^regweave [^|&;$`]*$")
+
+
+trained: dict[str, bytes] = {}
+"""Files of the training that several pages show."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,10 @@ class Page:
             exec(compile(block.text, f"line {block.line}", "exec"), self.names)
 
     def here(self, command: str) -> str:
+        if command == TRAINING and trained:
+            for name, content in trained.items():
+                Path(name).write_bytes(content)
+            return ""
         words, out = shlex.split(command), io.StringIO()
         file = None
         if ">" in words:
@@ -135,6 +145,8 @@ class Page:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             status = main(words[1:])
         assert status == 0, f"{command}: status {status}\n{out.getvalue()}"
+        if command == TRAINING:
+            trained.update({path.name: path.read_bytes() for path in Path().glob("model.*") if path.is_file()})
         if file is not None:
             Path(file).write_text(out.getvalue(), encoding="utf-8")
         return out.getvalue()

@@ -229,6 +229,7 @@ def test_command_names_guides_and_repeats_them(files, capsys):
     assert rw.load(files / "one").guided == tuple(map(int, first["provenance"]["guides"]["weights"]))
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_column_of_a_list_guides(files):
     row = {n: f"{n}.nii.gz" for n in ("fixed", "moving", "fixed_labels", "moving_labels")}
     with (files / "pairs.csv").open("w", newline="") as stream:

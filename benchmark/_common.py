@@ -75,10 +75,11 @@ class Rows:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._rows: dict[tuple[str, ...], dict[str, Any]] = {}
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            if line.endswith("}"):  # a run that was killed may have left half a line
-                row = json.loads(line)
-                self._rows[tuple(row.pop("key"))] = row
+        whole, _, half = path.read_text(encoding="utf-8").rpartition("\n") if path.exists() else ("", "", "")
+        if half:  # a run that was killed may have left half a line
+            path.write_text(whole + "\n" if whole else "", encoding="utf-8")
+        for row in map(json.loads, whole.splitlines()):
+            self._rows[tuple(row.pop("key"))] = row
 
     def __contains__(self, key: Sequence[Any]) -> bool:
         """Whether a row is finished."""
@@ -94,8 +95,8 @@ class Rows:
         if words in self._rows:
             return self._rows[words]
         row: dict[str, Any] = plain(measure())
-        numbers = {k: round(v, 4) for k, v in row.items() if isinstance(v, int | float)}
-        print(*words, row.get("error") or numbers, flush=True)
+        numbers = [f"{k} {v:.4g}" for k, v in row.items() if isinstance(v, int | float)]
+        print(*words, row.get("error") or ", ".join(numbers[:5]), flush=True)
         if row.get("error") is None:
             self._rows[words] = row
             with self._path.open("a", encoding="utf-8") as file:

@@ -153,6 +153,18 @@ def test_split_keeps_patients_apart_and_a_larger_limit_adds_pairs() -> None:
     assert {p.fixed for p in all_of_them} == set(test)
 
 
+def test_rows_outlive_a_stop_and_failures_are_tried_again(tmp_path: Path) -> None:
+    rows, path = import_module("_common").Rows, tmp_path / "rows.jsonl"
+    first = rows(path)
+    assert first.get(("a", 1), lambda: {"dice": {3: 0.5}, "lost": float("nan")}) == {"dice": {"3": 0.5}, "lost": None}
+    assert first.get(("b",), lambda: {"error": "gone"})["error"] == "gone"
+    path.write_text(path.read_text() + '{"dice": {"3"')
+    again = rows(path)
+    assert ("b",) not in again
+    assert again.get(("b",), lambda: {"dice": 0.7}) == {"dice": 0.7}
+    assert rows(path).all() == [{"dice": {"3": 0.5}, "lost": None}, {"dice": 0.7}]
+
+
 @pytest.mark.parametrize("n", [1, 2, 12, 20, 380])
 def test_stride_visits_all_pairs_once(n: int) -> None:
     step = import_module("_pairs").stride(n)

@@ -5,7 +5,7 @@ from regweave import notices
 from regweave.errors import UsageError
 from regweave.io import fill_value, read_image
 from regweave.io.dicom.series import read_series
-from regweave.io.modality import bank_of, modality_of, stored_offset, with_modality
+from regweave.io.modality import bank_of, label_values, modality_of, stored_offset, with_modality
 from regweave.run.read import Reading
 from regweave.types import Geometry, Volume
 
@@ -159,3 +159,30 @@ def test_real_mr_is_not_ct(name, data_root):
         }.items():  # fmt: skip
             assert stored_offset(volume(values)) == 0, f"{path.parent.name}: {what}"
             assert modality_of(volume(values)) == "mr", f"{path.parent.name}: {what}"
+
+
+def regions(*values: float) -> np.ndarray:
+    """Draw blocks of some values next to each other, background around."""
+    data = np.zeros(SHAPE)
+    for n, value in enumerate(values):
+        data[4 + 4 * n : 8 + 4 * n, 4:20, 4:20] = value
+    return data
+
+
+def test_a_label_map_is_not_taken_for_an_image():
+    assert label_values(volume(regions(1, 2))) == 3
+    assert label_values(volume(regions(2, 14175, 3, 41))) == 5
+    for image in (
+        thorax(), head(), brain(), np.rint(brain()), np.rint(brain() / 100), regions(1), regions(0.5, 1, 2),
+        regions(-1000, 40, 300), brain() > 600, np.arange(24**3).reshape(SHAPE) // 24, RNG.integers(0, 4, SHAPE),
+    ):  # fmt: skip
+        assert label_values(volume(image)) == 0
+
+
+@pytest.mark.data
+def test_label_maps_of_real_sets_are_known_from_their_images(data_root):
+    for kind in ("image", "labels"):
+        for case in sorted(data_root.glob(f"*/*/{kind}.nii.gz")):
+            if int(sum(case.parent.name.encode())) % 5 == 0 or case.parent.name.endswith("01"):
+                found = label_values(read_image(case))
+                assert (found > 0) == (kind == "labels"), case

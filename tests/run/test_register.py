@@ -445,6 +445,17 @@ def test_identity(pair):
     assert found.inverse_consistency_mm["max"] < 0.01
 
 
+def test_a_label_map_in_place_of_an_image_is_doubted(pair):
+    drawn = Volume(pair.moving_labels.data.astype(np.float32), pair.moving.geometry)
+    with notices.unheard():
+        result = register(pair.fixed, drawn, config=SMALL)
+    assert any(
+        text.startswith("W256: the moving image looks like a label map: 7 whole values") for text in result.warnings
+    )
+    assert result.verdict.word != "pass"
+    assert not any("W256" in text for text in register(pair.fixed, pair.moving, config=SMALL).warnings)
+
+
 def test_a_label_map_without_labels_is_refused(phantom_pair):
     pair = phantom_pair.pair
     empty = dataclasses.replace(pair.moving_labels, data=np.zeros_like(pair.moving_labels.data))

@@ -35,6 +35,9 @@ LEAST_BONE = 0.003  # Share of the body above organs: bone, vessels with contras
 STORED_OFFSETS = (1024.0, 1000.0)
 """What unsigned exports add to Hounsfield units. The first that fits is taken: 24 HU are not seen in a histogram."""
 MOST_VALUES = 1_000_000
+FEW_VALUES, LOOK = 256, 4096  # most values of a label map, and voxels in which most images show that they have more
+FLAT = 0.6
+"""Share of neighbours with one value, outside of the background. Label maps have .8 and more, images .1 and less."""
 
 
 def modality_of(volume: Volume) -> Modality:
@@ -56,6 +59,25 @@ def in_hounsfield(volume: Volume, subject: str) -> Volume:
         f"W250: {subject} is a CT stored with an offset of {offset:g}; {offset:g} is subtracted, and results are in HU"
     )
     return replace(volume, data=volume.data - np.float32(offset), modality="ct")
+
+
+def label_values(volume: Volume) -> int:
+    """Return how many values an image has that looks like a label map; 0 for any other.
+
+    It has three whole values or more from 0 on, in flat regions. Two are a mask, or an image at a threshold.
+    """
+    some = volume.data.ravel(order="K")[:: max(1, volume.data.size // LOOK) | 1]
+    if some.min() < 0 or (some != np.rint(some)).any() or len(np.unique(some)) > FEW_VALUES:
+        return 0
+    planes = volume.data[:: max(1, volume.data.size // MOST_VALUES)]
+    values, counts = np.unique(planes, return_counts=True)
+    if not 2 < len(values) <= FEW_VALUES or values[0] != 0 or (values != np.rint(values)).any():
+        return 0
+    tissue, equal, n = planes != values[counts.argmax()], 0, 0
+    for here, there in ((np.s_[:, 1:], np.s_[:, :-1]), (np.s_[:, :, 1:], np.s_[:, :, :-1])):
+        both = tissue[here] & tissue[there]
+        equal, n = equal + int((both & (planes[here] == planes[there])).sum()), n + int(both.sum())
+    return len(values) if equal >= FLAT * max(n, 1) else 0
 
 
 def _hounsfield(data: Float32Array, offset: float = 0.0) -> bool:  # noqa: PLR0911 - one condition, one line

@@ -224,7 +224,7 @@ WORDS: tuple[Word, ...] = ("fail", "look", "pass")  # Verdicts, the gravest firs
 Measure = tuple[float, str]  # A number, and the structure it belongs to or nothing
 NONE: Measure = (math.nan, "")
 
-DOUBTFUL = ("W210", "W215", "W216", "W238", "W247", "W248", "W253", "W260", "W261", "W262")
+DOUBTFUL = ("W210", "W215", "W216", "W238", "W247", "W248", "W253", "W256", "W260", "W261", "W262")
 """Warnings that a start was rejected, or that a model or guides may not fit: the result is to be looked at."""
 
 

@@ -15,7 +15,7 @@ from regweave import io, notices
 from regweave.errors import RegweaveError
 from regweave.io.geometry import Orientation
 from regweave.io.labels import in_numbering, list_names, real_names
-from regweave.io.modality import Stated, in_hounsfield, with_modality
+from regweave.io.modality import Stated, in_hounsfield, label_values, with_modality
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
 from regweave.options import option
@@ -197,6 +197,11 @@ def read_inputs(
     inside = reading.mask(fixed_mask, a.geometry), reading.mask(moving_mask, b.geometry)
     for name, volume, mask in (("fixed", a, inside[0]), ("moving", b, inside[1])):
         _require_contrast(volume, mask, name)
+        if n := label_values(volume):
+            notices.warn(
+                f"W256: the {name} image looks like a label map: {n} whole values in flat regions. If it is one, give "
+                f"it as --{name}-labels, and the scan as the image"
+            )
     values = dict(zip(sources, (a, b, fixed_map, moving_map, *inside), strict=True))
     hashes = {k: _hash(s, values[k], reading, k) for k, s in sources.items() if s is not None}
     if fixed_map is not None and moving_map is not None:

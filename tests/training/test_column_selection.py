@@ -11,8 +11,8 @@ from regweave.learning.columns import FittedColumns
 from regweave.learning.lssvm import LssvmOptions
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.model.record import Gain, GateRecord
-from regweave.training.candidates import choose, gain_interval, judge_pairs
 from regweave.training.columns import BALANCES, ColumnSelection, Trial, gains, rebalance, strengthen, try_columns
+from regweave.training.state import choose, gain_interval, judge_pairs
 from regweave.types import WeightTable
 
 W0 = WeightTable.constant(dict.fromkeys(("a", "b"), 1.0), 0.4, (0, 1, 2))

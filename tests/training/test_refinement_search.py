@@ -19,10 +19,9 @@ from regweave.run.memory import Cache
 from regweave.run.read import read_inputs
 from regweave.training import columns as learner
 from regweave.training import refinement as module
-from regweave.training.candidates import CandidateRunner
 from regweave.training.options import TrainOptions
 from regweave.training.refinement import LEVEL_SHARES, RefinementSearch, other_start, starting, starting_as
-from regweave.training.state import TrainingLog, TrainingState
+from regweave.training.state import CandidateRunner, TrainingLog, TrainingState
 from regweave.types import Geometry, LabelMap, Volume
 
 CLASSES = (0, 1, 2)

@@ -11,12 +11,11 @@ from regweave.jobs.table import PairFiles
 from regweave.jobs.workers import Placement
 from regweave.run.memory import Cache
 from regweave.run.read import Reading
-from regweave.training.candidates import CandidateRunner
 from regweave.training.columns import ColumnLearner
 from regweave.training.options import TrainOptions
 from regweave.training.refinement import RefinementSvm, as_level
 from regweave.training.run import scan
-from regweave.training.state import TrainingLog, TrainingState
+from regweave.training.state import CandidateRunner, TrainingLog, TrainingState
 from regweave.types import Geometry, LabelMap, Volume
 
 CLASSES, N = (0, 1, 2), 24

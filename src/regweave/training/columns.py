@@ -27,18 +27,18 @@ from regweave.run.read import read_inputs
 from regweave.run.resolve import with_structure_maps
 from regweave.run.start import start_pair
 from regweave.threads import in_this_call, kernel_threads
-from regweave.training.candidates import (
+from regweave.training.options import TrainOptions
+from regweave.training.predictor_fits import within
+from regweave.training.state import (
     CHOSEN_ERRORS,
     PairScores,
+    TrainingState,
     choose,
     gain_interval,
     gains_over,
     judge_pairs,
     overall,
 )
-from regweave.training.options import TrainOptions
-from regweave.training.predictor_fits import within
-from regweave.training.state import TrainingState
 from regweave.types import ImagePair, WeightTable
 
 SHARES = (0.5, 1.0)

@@ -48,9 +48,11 @@ from regweave.run.memory import no_cache
 from regweave.run.register import align_levels, prepare
 from regweave.spatial.warp import to_field
 from regweave.threads import kernel_threads
-from regweave.training.candidates import (
+from regweave.training.columns import ColumnLearner
+from regweave.training.state import (
     CHOSEN_ERRORS,
     PairScores,
+    TrainingState,
     choose,
     gain_interval,
     gains_over,
@@ -58,8 +60,6 @@ from regweave.training.candidates import (
     overall,
     tuning_record,
 )
-from regweave.training.columns import ColumnLearner
-from regweave.training.state import TrainingState
 from regweave.types import Float64Array, ImagePair, WeightTable
 
 LEVEL_SHARES = (0.25, 0.5, 0.75)

@@ -52,12 +52,11 @@ from regweave.run.memory import Cache
 from regweave.run.read import Reading
 from regweave.run.resolve import with_stated
 from regweave.threads import kernel_threads
-from regweave.training.candidates import CandidateRunner, PairScores, tuning_record
 from regweave.training.columns import ColumnLearner, ColumnSelection, select_columns
 from regweave.training.options import CHOICES, TrainJob, TrainOptions
 from regweave.training.predictor_fits import Predictors, choose_predictors, segmented_images, with_record
 from regweave.training.refinement import weigh_guides, weigh_refinement
-from regweave.training.state import TrainingLog, TrainingState
+from regweave.training.state import CandidateRunner, PairScores, TrainingLog, TrainingState, tuning_record
 from regweave.types import Geometry, LabelMap, Modality, WeightTable
 
 NOT_RECORDED = ("predictor", "predictor_options", "tune_pairs", "judge_pairs")

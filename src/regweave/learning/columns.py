@@ -126,7 +126,7 @@ class Trainer:
             def walked() -> tuple[frozenset[int], Sequence[Step]]:
                 steps = first_steps(pair := load(), trajectory, self.schedule, coarse, self.device)
                 # A structure that only one image shows costs the same for every deformation.
-                fixed, moving = pair.fixed_labels, pair.moving_labels
+                fixed, moving = pair.fixed.labels, pair.moving.labels
                 both = set() if fixed is None or moving is None else {*fixed.values()} & {*moving.values()}
                 return frozenset(both), tuple(steps)
 

@@ -389,10 +389,10 @@ def measure(
 
 def loss(scene: Scene, u: Float32Array, around: StepSearch, structures: Sequence[int] | None) -> Float32Array:
     """Loss of every label around the estimate u, (N, L), of some structures or of all that the moving labels show."""
-    if scene.pair.fixed_labels is None or scene.pair.moving_labels is None:
+    if scene.pair.fixed.labels is None or scene.pair.moving.labels is None:
         raise ValueError("the loss compares two label maps; give fixed_labels and moving_labels")
     moving, fixed = scene.moved_labels(u), scene.fixed_labels()
-    chosen = structures or scene.pair.moving_labels.values()
+    chosen = structures or scene.pair.moving.labels.values()
     classes = (0, *(c for c in chosen if c != 0))
     fixed_masks, moving_masks = (one_hot(labelled, classes)[1:] for labelled in (fixed, moving))
     return losses.get(around.schedule.loss).volume(

@@ -483,7 +483,7 @@ class CudaDevice:
 
     def columns(self, scene: CudaScene, u: Any, classes: tuple[int, ...], reach: float) -> Any:
         """Column of each voxel, by the moving label there, (X, Y, Z)."""
-        labels, initial = scene.host.pair.moving_labels, scene.host.pair.initial
+        labels, initial = scene.host.pair.moving.labels, scene.host.pair.initial
         assert labels is not None
         codes, table = encode(labels.data)
         known = np.array(classes if table is None else np.arange(len(table)), dtype=np.int64)

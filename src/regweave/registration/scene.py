@@ -222,12 +222,12 @@ class Scene:
 
     def moved_labels(self, u: Float32Array) -> LabelArray:
         """Return the moving labels under the displacement u, nearest voxel, on this level's grid."""
-        return self._nearest(self.pair.moving_labels, self.pair.initial, u)
+        return self._nearest(self.pair.moving.labels, self.pair.initial, u)
 
     def fixed_labels(self) -> LabelArray:
         """Return the fixed labels on this level's grid, nearest voxel."""
         zero = np.zeros((3, *self.geometry.shape), dtype=np.float32)
-        return self._nearest(self.pair.fixed_labels, np.eye(4), zero)
+        return self._nearest(self.pair.fixed.labels, np.eye(4), zero)
 
     def _nearest(self, labels: LabelMap | None, affine: Float64Array, u: Float32Array) -> LabelArray:
         assert labels is not None

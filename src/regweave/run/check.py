@@ -208,8 +208,8 @@ def summarise(
     back_mm, apart = inverse_errors_mm(transform, back), repeated.apart_mm()
     voxel_mm = float(pair.fixed.geometry.spacing_mm.max())
     limit = limits_mm(features(apart, back_mm, pair.fixed.data, image.data, voxel_mm), voxel_mm)
-    body = body_mask(pair.fixed, pair.fixed_labels)
-    rows, labels = [], pair.moving_labels
+    body = body_mask(pair.fixed, pair.fixed.labels)
+    rows, labels = [], pair.moving.labels
     if labels is not None and warped is not None:
         values, agreement = labels.values(), repeated.agreement()
         returned = dice(warp_labels(warped, back).data, labels.data, values)
@@ -267,12 +267,12 @@ VOLUME_CHANGE_LIMIT = 0.5
 
 def score_of(pair: ImagePair, warped: LabelMap | None) -> PairScore:
     """Score the structures of both label maps, where there are both: as loaded, after the start, and warped."""
-    if pair.fixed_labels is None or pair.moving_labels is None or warped is None:
+    if pair.fixed.labels is None or pair.moving.labels is None or warped is None:
         return PairScore()
     start = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
     moved = pair.initial_field is not None or not np.array_equal(pair.initial, np.eye(4))
-    loaded = warp_labels(pair.moving_labels, Transform(Field.zero(pair.fixed.geometry))) if moved else None
-    return score_labels(pair.fixed_labels, pair.moving_labels, warp_labels(pair.moving_labels, start), warped, loaded)
+    loaded = warp_labels(pair.moving.labels, Transform(Field.zero(pair.fixed.geometry))) if moved else None
+    return score_labels(pair.fixed.labels, pair.moving.labels, warp_labels(pair.moving.labels, start), warped, loaded)
 
 
 def inverse_measures(
@@ -312,12 +312,12 @@ def warn_of_doubts(
                 f"W214: structures lie outside the {name} mask in part ({', '.join(outside)}); they are scored whole, "
                 "and outside the field only follows its surroundings"
             )
-    if warped is None or pair.moving_labels is None:
+    if warped is None or pair.moving.labels is None:
         return
-    maps = [(m, abs(np.linalg.det(m.geometry.affine[:3, :3]))) for m in (pair.moving_labels, warped)]
-    for value in pair.moving_labels.values():
+    maps = [(m, abs(np.linalg.det(m.geometry.affine[:3, :3]))) for m in (pair.moving.labels, warped)]
+    for value in pair.moving.labels.values():
         before, after = (float((m.data == value).sum()) * voxel for m, voxel in maps)
-        name = pair.moving_labels.name(value)
+        name = pair.moving.labels.name(value)
         if after == 0:
             what = "it lies outside the fixed image or is thin"
             notices.warn(f"W203: label {name} vanished from the warped labels; {what}")

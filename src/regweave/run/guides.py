@@ -60,7 +60,7 @@ def guiding(
     settings have no refinement, neither label map has a structure of a name, or none may guide. Warns with W252 of
     structures that do not guide, with W253 of those that seem exchanged.
     """
-    fixed, moving = pair.fixed_labels, pair.moving_labels
+    fixed, moving = pair.fixed.labels, pair.moving.labels
     assert fixed is not None
     assert moving is not None
     if not recipe.settings.refine.steps or not (only or recipe.schedule.continuous):

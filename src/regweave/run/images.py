@@ -87,7 +87,7 @@ class OutputImages:
     @property
     def fixed_labels(self) -> LabelMap | None:
         """Labels of the fixed image."""
-        return self.pair.fixed_labels
+        return self.pair.fixed.labels
 
     @property
     def start(self) -> Transform:
@@ -102,7 +102,7 @@ class OutputImages:
     @property
     def labels_before(self) -> LabelMap | None:
         """The moving labels on the fixed grid, as initially aligned."""
-        return None if self.pair.moving_labels is None else warp_labels(self.pair.moving_labels, self.start)
+        return None if self.pair.moving.labels is None else warp_labels(self.pair.moving.labels, self.start)
 
     def usual_outputs(self) -> tuple[str, ...]:
         """Names of the files that are written by default."""
@@ -111,7 +111,7 @@ class OutputImages:
     @property
     def names(self) -> dict[int, str]:
         """Name of each label; that of the fixed labels wins."""
-        every = (self.warped_labels, self.pair.moving_labels, self.pair.fixed_labels)
+        every = (self.warped_labels, self.pair.moving.labels, self.pair.fixed.labels)
         maps = [labels for labels in every if labels is not None]
         names = {v: labels.name(v) for labels in maps for v in labels.values()}
         for labels in maps:

@@ -99,7 +99,7 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
             again = ready if job.check else None
             del refined, ready
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving), kernels=kernels)
-            labels = pair.moving_labels
+            labels = pair.moving.labels
             warped_labels = None if labels is None else warp_labels(labels, transform, kernels=kernels)
             jacobian = determinant(transform.field, kernels=kernels)
             numbers = regularity(jacobian, inside(pair.fixed))
@@ -202,8 +202,8 @@ def prepare(
         by_images = pair
         guides: record.GuidesRecord | None = None
         if asked is not None:
-            assert pair.fixed_labels is not None
-            apart = pair if drawn is None else pair.with_fixed(labels=redrawn(pair.fixed_labels, *drawn, str(content)))
+            assert pair.fixed.labels is not None
+            apart = pair if drawn is None else pair.with_fixed(labels=redrawn(pair.fixed.labels, *drawn, str(content)))
             maps, guides = guiding(apart, recipe, asked, only=job.guide_only, anyway=job.guide_anyway)
             seen = replace(seen, guides=maps)
             key = (key, drawn, tuple(guides.weights.items())) if guides.levels else key  # they change the levels
@@ -268,7 +268,7 @@ def check_run(
     ``pair`` has the images as they are stored, ``transform``, warped ``image`` and ``warped`` labels are those of the
     result, ``parts`` what it kept rigid, which the other way does not.
     """
-    repeated, recipe = checking.Repetitions(transform, pair.moving_labels, warped), ready.recipe
+    repeated, recipe = checking.Repetitions(transform, pair.moving.labels, warped), ready.recipe
     with report.stage("check"), notices.unheard():
         for n in range(checking.REPETITIONS):
             report.report(f"repetition {n + 1} of {checking.REPETITIONS}")
@@ -296,7 +296,7 @@ def turned_job(ready: Prepared, pair: ImagePair, warped: LabelMap | None) -> Job
         given = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
         start = invert(given, pair.moving.geometry)[0]
     guided = job.guided_by is not None  # by the drawn structures of both images, not by those that were warped
-    labels = (pair.moving_labels, pair.fixed_labels) if guided else (None, warped)
+    labels = (pair.moving.labels, pair.fixed.labels) if guided else (None, warped)
     return replace(
         job, fixed=fixed, moving=moving, fixed_labels=labels[0], moving_labels=labels[1], init=start, check=False,
         fixed_mask=fixed.mask, moving_mask=moving.mask, fixed_points=None, moving_points=None, guide_points=None,
@@ -324,8 +324,8 @@ def score_trial(job: Job, cache: Cache, content: Hashable = None, drawn: tuple[f
     ready = replace(ready, recipe=replace(ready.recipe, schedule=schedule))
     refined = refine_field(ready, align_levels(ready, cache))
     pair = as_stored(ready.pair, ready.data)
-    assert pair.moving_labels is not None
-    return checking.score_of(pair, warp_labels(pair.moving_labels, transform_of(ready, refined)))
+    assert pair.moving.labels is not None
+    return checking.score_of(pair, warp_labels(pair.moving.labels, transform_of(ready, refined)))
 
 
 def provenance_of(ready: Prepared, model: Any, threads: int) -> record.Provenance:

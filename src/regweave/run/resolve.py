@@ -156,8 +156,8 @@ class Recipe:
         """
         if len(self.weights.classes) == 1:
             return pair, "none"
-        if pair.moving_labels is not None and not predict:
-            matched = pair.moving_labels if self.match is None else self.match.apply(pair.moving_labels)
+        if pair.moving.labels is not None and not predict:
+            matched = pair.moving.labels if self.match is None else self.match.apply(pair.moving.labels)
             return pair.with_moving(labels=matched), "labels"
         if self.predictor is None:
             if self.model is not None:
@@ -224,7 +224,7 @@ class Recipe:
 def with_structure_maps(pair: ImagePair, predictor: Predictor) -> ImagePair:
     """Return the pair with the structure maps of both images by a predictor, and those of its moving labels."""
     fixed, moving = predictor.maps(pair.fixed), predictor.maps(pair.moving)
-    outline = moving if pair.moving_labels is None else maps_from_labels(pair.moving_labels, predictor)
+    outline = moving if pair.moving.labels is None else maps_from_labels(pair.moving.labels, predictor)
     return pair.with_fixed(maps=fixed).with_moving(maps=moving, label_maps=outline)
 
 
@@ -299,7 +299,7 @@ def _doubt_numbers(match: StructureMatch, model: Model) -> None:
 
 def doubt_volumes(pair: ImagePair, recipe: Recipe) -> None:
     """Warn where labels matched by number have other volumes than the structures that the model segments."""
-    labels, maps, match = pair.moving_labels, pair.moving.maps, recipe.match
+    labels, maps, match = pair.moving.labels, pair.moving.maps, recipe.match
     if labels is None or maps is None or match is None or match.by == "name" or recipe.model is None:
         return
     voxels_ml = [abs(float(np.linalg.det(g.affine[:3, :3]))) / 1000.0 for g in (labels.geometry, maps.geometry)]

@@ -48,7 +48,7 @@ def test_a_member_that_waits_is_used_where_it_helps_everybody():
     assert shares(found.weights)["edges"] == pytest.approx(0.8)  # 8 of 1 + 1 + 8
     assert found.record.gain.mean == pytest.approx(0.08)
     assert found.scores["p0"].mean() == pytest.approx(0.78)
-    assert [row.factor for row in line.curve] == list(FACTORS)
+    assert [row["factor"] for row in line.curve] == list(FACTORS)
     for w in (found.weights, *tried):  # weights of the levels and the total of each class stay
         assert np.array_equal(w.matrix[0], START.matrix[0])
         assert np.allclose(w.matrix.sum(axis=0), 1)
@@ -59,10 +59,11 @@ def test_a_member_that_waits_is_used_where_it_helps_everybody():
 def test_uphill_as_long_as_it_is_better_and_no_further():
     """A member that waits and does harm costs one value; one at its best two."""
     found, _ = run(lambda s, i: 0.7 - (s["edges"] - 0.6) ** 2)  # between 2 of 4 and 4 of 6
-    assert [row.factor for row in found.record.members[2].curve] == list(FACTORS)
+    assert [row["factor"] for row in found.record.members[2].curve] == list(FACTORS)
     assert found.record.members[2].used == 4.0
     found, tried = run(lambda s, i: 0.7 - s["edges"] - (s["fine"] - 0.5) ** 2)
-    assert [[row.factor for row in line.curve] for line in found.record.members] == [[0.5, 1, 2], [0.5, 1, 2], [0, 0.5]]
+    factors = [[row["factor"] for row in line.curve] for line in found.record.members]
+    assert factors == [[0.5, 1, 2], [0.5, 1, 2], [0, 0.5]]
     assert len(tried) == 2 + 2 + 1
 
 
@@ -72,7 +73,7 @@ def test_gains_of_one_patient_or_couple_change_nothing():
     assert found.weights is START
     assert found.record.gain is None
     assert [line.used == line.before for line in found.record.members] == [True] * 3
-    curve = {row.factor: row.mean_dice for row in found.record.members[2].curve}
+    curve = {row["factor"]: row["mean_dice"] for row in found.record.members[2].curve}
     assert max(curve, key=curve.get) == max(FACTORS)  # the best on all pairs, and still not used
     # Four pairs both ways of two couples: a gain of one couple alone is the luck of one couple.
     people = ["a+b", "a+b", "a+b", "c+d", "c+d", "c+d"]
@@ -115,7 +116,7 @@ def test_members_have_their_own_factors_or_none():
     assert found.record.members[2].used == max(MAP_FACTORS) > max(FACTORS)
     assert [curve.name for curve in found.curves] == list(REFINED)
     assert found.curves[2].common == max(MAP_FACTORS)
-    assert set(found.curves[2].scores) == {row.factor for row in found.record.members[2].curve}
+    assert set(found.curves[2].scores) == {row["factor"] for row in found.record.members[2].curve}
     # Members without factors, as those of the levels, only give a part of their weight to another one.
     tried.clear()
     found = mix_refinement(START, scores_of([0.7] * 6), {"wide": (), "fine": (), "edges": (0.0, 2.0)}, FOLDS, register)

@@ -99,15 +99,19 @@ def test_one_grid_for_both_images(twins, warp):
     assert warp(twins, "image", "fixed", "forward.h5", "moving", "--to", "moving")[0] == 2
 
 
-def test_a_foreign_file_warns_once(case, warp):
+def test_foreign_files_and_starts(case, warp, monkeypatch, capsys):
     sitk.WriteTransform(sitk.TranslationTransform(3, (1.0, 0.0, 0.0)), str(case / "foreign.h5"))
     status, text = warp(case, "image", "moving", "foreign.h5", "fixed")
     assert status == 0
     assert text.count("W212") == 1
     assert warp(case, "image", "moving", "identity", "fixed") == (0, "")
+    monkeypatch.chdir(case)
+    words = ["register", "fixed.nii.gz", "moving.nii.gz", "-o", "result", "--preset", "paper", "--init"]
+    assert main([*words, "inverse.h5"]) == 2
+    assert "E117" in capsys.readouterr().err
 
 
-def test_points(case, monkeypatch, capsys):
+def test_points_and_their_labels(case, monkeypatch, capsys):
     for suffix in [".h5", ".tfm", ".nii.gz", ".nrrd", ".mha"]:
         monkeypatch.chdir(case)
         shutil.copy(case / f"inverse{suffix}", case / f"there{suffix}")
@@ -122,9 +126,6 @@ def test_points(case, monkeypatch, capsys):
         assert "E117" in capsys.readouterr().err
         assert main([*words, f"inverse_of_nothing{suffix}", "--from", "moving", "--to", "fixed"]) == 2
         assert "E117" in capsys.readouterr().err
-
-
-def test_labels_of_points_are_no_formulas(case, monkeypatch):
     monkeypatch.chdir(case)
     assert main(["warp", "points", "p.csv", "-o", "q.csv", "--overwrite", "-t", "forward.h5"]) == 0
     cells = (case / "q.csv").read_text().splitlines()[1].split(",")
@@ -141,10 +142,3 @@ def test_convert_carries_the_ends(case, monkeypatch, capsys):
         assert ends.direction == "moving_to_fixed"
         np.testing.assert_array_equal(ends.start.affine, MOVING.affine)
         np.testing.assert_array_equal(ends.target.affine, FIXED.affine)
-
-
-def test_a_start_that_goes_the_wrong_way(case, monkeypatch, capsys):
-    monkeypatch.chdir(case)
-    words = ["register", "fixed.nii.gz", "moving.nii.gz", "-o", "result", "--preset", "paper", "--init"]
-    assert main([*words, "inverse.h5"]) == 2
-    assert "E117" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_evaluate(case, capsys):
     assert "error E192" in capsys.readouterr().err
 
 
-def test_some_pairs_fail(case, capsys):
+def test_some_pairs_or_pages_fail(case, capsys, monkeypatch):
     words = ["evaluate", str(case / "mixed.csv"), "-o", str(case / "out"), "--config", str(case / "small.toml")]
     assert main([*words, "--workers", "1", "--quiet"]) == 1
     out, err = capsys.readouterr()
@@ -67,16 +67,14 @@ def test_some_pairs_fail(case, capsys):
     assert err.startswith("failed preset:small/b: E102")
     assert "E102" in (case / "out" / "index.html").read_text()
 
-
-def test_a_page_that_cannot_be_written_is_no_success(case, capsys, monkeypatch):
     def full(*_: object) -> None:
         raise RegweaveError("E153", "cannot write", "check the free space")
 
     monkeypatch.setattr(command, "keep_registration", full)
-    words = ["evaluate", str(case / "pairs.csv"), "-o", str(case / "out"), "--config", str(case / "small.toml")]
+    words = ["evaluate", str(case / "pairs.csv"), "-o", str(case / "full"), "--config", str(case / "small.toml")]
     assert main([*words, "--workers", "1", "--quiet"]) == 3
     assert "no page of a: E153: cannot write" in capsys.readouterr().err
-    assert (case / "out" / "results.csv").is_file()
+    assert (case / "full" / "results.csv").is_file()
 
 
 def test_no_pages(case, capsys):

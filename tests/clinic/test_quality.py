@@ -64,15 +64,12 @@ def test_a_scan_that_ends_is_a_state_and_volumes_are_those_of_the_shared_slices(
     assert {row.flag for row in rows.values() if not row.state} == {"pass"}
 
 
-def test_a_structure_that_the_deformation_moves_out_of_the_scan_is_an_alarm(plan):
+def test_structures_beyond_the_scan_are_an_alarm_absent_or_lost(plan):
     rows = rows_of(plan, plan.series, -60.0)[0]
     out = [row for row in rows.values() if row.pushed_percent > 30]
     assert out
     assert {row.flag for row in out} == {"fail"}
     assert all("moved out of the scan" in row.reasons[0] for row in out if row.planes >= 3)
-
-
-def test_what_today_does_not_show_is_absent_and_what_is_moved_out_is_lost(plan):
     for slices, mm in ((4, 0.0), (32, -400.0)):
         rows, _, carried, _ = rows_of(plan, shorter(plan.series, slices), mm)
         gone = [rows[one.name] for one in carried if not one.contours]

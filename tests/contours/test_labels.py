@@ -28,7 +28,7 @@ def asked(structure, series):
     return odd.reshape(grid.shape)
 
 
-def test_voxels_are_those_inside_an_odd_number_of_contours():
+def test_voxels_are_those_inside_an_odd_number_of_contours_and_the_smaller_is_seen():
     scan = make_scan(lambda p: p, shift_mm=(0.0, 0.0, 0.0), along_mm=UNEVEN, name="PLAN", seed=0)
     assert not scan.series.exact
     drawn = [one for one in scan.structures.structures if one.contours]
@@ -40,9 +40,6 @@ def test_voxels_are_those_inside_an_odd_number_of_contours():
         np.testing.assert_array_equal(labels.data == values[one.number], expected)
         assert labels.names == {values[one.number]: "other"}
         assert labels.geometry is scan.series.image.geometry
-
-
-def test_the_smaller_of_two_is_seen_whatever_their_order():
     scan = make_scan(lambda p: p, shift_mm=(0.0, 0.0, 0.0), along_mm=UNEVEN, name="PLAN", seed=0)
     large = max(scan.structures.structures, key=lambda s: sum(len(c.points_mm) for c in s.contours))
     contours = tuple(

@@ -41,16 +41,7 @@ def test_a_text_file_lists_the_files_of_a_series(tmp_path):
         read_series(tmp_path / "plan.txt")
 
 
-def test_one_name_goes_to_the_folder_that_holds_it(two):
-    folder, hashes = two
-    assert series_by_place([hashes["2"]], folder) == (hashes["2"], None)
-    assert series_by_place(["0" * 12], folder) == (None, "0" * 12)
-    assert series_by_place(["a", "b"], folder) == ("a", "b")
-    with pytest.raises(UsageError, match="E192"):
-        series_by_place(["a", "b", "c"], folder)
-
-
-def test_two_series_of_one_folder_are_told_apart(two):
+def test_two_series_of_one_folder_are_told_apart_and_one_name_goes_to_its_folder(two):
     folder, hashes = two
     with pytest.raises(UsageError, match="E161"):
         read_inputs(folder, folder)
@@ -60,6 +51,12 @@ def test_two_series_of_one_folder_are_told_apart(two):
         expected = read_inputs(folder.parent / name, folder.parent / name).fixed
         np.testing.assert_array_equal(image.data, expected.data)
     assert found.hashes["fixed"] != found.hashes["moving"]
+    folder, hashes = two
+    assert series_by_place([hashes["2"]], folder) == (hashes["2"], None)
+    assert series_by_place(["0" * 12], folder) == (None, "0" * 12)
+    assert series_by_place(["a", "b"], folder) == ("a", "b")
+    with pytest.raises(UsageError, match="E192"):
+        series_by_place(["a", "b", "c"], folder)
 
 
 def test_register_chooses_and_its_record_runs_again(two, tmp_path, capsys):

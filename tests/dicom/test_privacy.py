@@ -11,7 +11,7 @@ from pathlib import Path
 import pydicom
 import pytest
 from made_body import ORGANS, PLAN, TODAY, write_study
-from made_dicom import circle, dose, save, uid, write_series
+from made_dicom import dose, save, uid, write_series
 from test_bad_inputs import changed, cut, every, one
 
 import regweave as rw
@@ -104,11 +104,15 @@ def result(study, tmp_path_factory, few_steps):
     return out
 
 
-def test_no_file_of_a_propagation_names_anybody(result, secrets):
+def test_no_file_and_no_value_in_memory_names_anybody(result, secrets, study):
     assert leaks(b"seen by Dr SecretRef at 9", secrets)
     assert leaks((result / "rtstruct.dcm").read_bytes(), secrets)  # where they belong
     assert {"result.json", "report.html"} <= {path.name for path in result.iterdir()}
     assert leaks(all_bytes(result), secrets) == []
+    series = rw.io.dicom.series.read_series(study / "plan")
+    planned = rw.io.dicom.rtstruct.read_rtstruct(study / "plan" / "set.dcm", series)
+    assert leaks(repr((series, planned, planned.identity)).encode(), secrets) == []
+    assert set(ORGANS) == {one.name for one in planned.structures}
 
 
 def test_ids_are_shown_where_they_are_asked_for(study, secrets, tmp_path, capsys):
@@ -136,7 +140,6 @@ def test_no_other_command_tells(study, result, secrets, tmp_path, capsys):
     assert leaks("".join(capsys.readouterr()).encode() + all_bytes(tmp_path), secrets) == []
 
 
-RING = circle((12.0, 12.0), 6.0, 24)
 BAD = {
     "another patient": ("E162", lambda s: every(s / "today", PatientID="OTHER-SECRET", PatientName="SECRETREF")),
     "two series": ("E161", lambda s: write_series(s / "today", replace(TODAY, series="5", elements=TOLD))),
@@ -183,10 +186,3 @@ def test_no_error_tells(study, secrets, tmp_path, capsys, caplog, recwarn, name)
     said = told + printed + caplog.text + "".join(str(w.message) for w in recwarn)
     assert set(leaks(said.encode(), secrets)) <= ({TOLD["SeriesDescription"]} if name == "two series" else set())
     assert not out.exists()
-
-
-def test_values_in_memory_print_no_identity(study, secrets):
-    series = rw.io.dicom.series.read_series(study / "plan")
-    planned = rw.io.dicom.rtstruct.read_rtstruct(study / "plan" / "set.dcm", series)
-    assert leaks(repr((series, planned, planned.identity)).encode(), secrets) == []
-    assert set(ORGANS) == {one.name for one in planned.structures}

@@ -6,17 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from regweave.report.charts import (
-    DARK,
-    LIGHT,
-    STYLE,
-    Scale,
-    bar_chart,
-    box_plot,
-    interval_plot,
-    line_chart,
-    summary,
-)
+from regweave.report.charts import DARK, LIGHT, STYLE, Scale, bar_chart, box_plot, interval_plot, line_chart, summary
 
 HOSTILE = '</svg><script>alert("1")</script>\x00\x1b&\'"'
 NAN = math.nan
@@ -156,7 +146,7 @@ def test_intervals_and_zero():
     assert "+0.0200 [+0.0100, +0.0400]" in "".join(root.itertext())
 
 
-def test_names_cannot_break_out():
+def test_names_cannot_break_out_and_colours_have_contrast():
     drawn = [
         box_plot({HOSTILE: {HOSTILE: [1.0]}}, title=HOSTILE, x_label=HOSTILE),
         bar_chart({HOSTILE: {HOSTILE: (1.0, 0.1)}}, title=HOSTILE, x_label=HOSTILE),
@@ -169,6 +159,13 @@ def test_names_cannot_break_out():
         assert root.tag == "svg"
         assert root.find("title").text == HOSTILE.replace("\x00", "").replace("\x1b", "")
         assert (root.get("role"), bool(root.get("aria-label"))) == ("img", True)
+    for colours in (LIGHT, DARK):
+        paper = luminance(colours["paper"])
+        for name, colour in colours.items():
+            low, high = sorted((luminance(colour), paper))
+            least = 1 if name in ("paper", "rule") else 4.5 if name in ("ink", "soft") else 3
+            assert (high + 0.05) / (low + 0.05) >= least, name
+            assert f"--chart-{name}" in STYLE
 
 
 def test_ticks_are_round_and_hold_all_values():
@@ -193,13 +190,3 @@ def luminance(colour: str) -> float:
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
-
-
-def test_colours_have_contrast():
-    for colours in (LIGHT, DARK):
-        paper = luminance(colours["paper"])
-        for name, colour in colours.items():
-            low, high = sorted((luminance(colour), paper))
-            least = 1 if name in ("paper", "rule") else 4.5 if name in ("ink", "soft") else 3
-            assert (high + 0.05) / (low + 0.05) >= least, name
-            assert f"--chart-{name}" in STYLE

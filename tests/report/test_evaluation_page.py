@@ -175,17 +175,7 @@ def test_nothing_from_the_file_becomes_markup(folder):
         assert re.findall(r"https?://[^\"'<\s]+", page.text) == []
 
 
-def test_damaged_results(tmp_path):
-    for text in ["{", "[]", '{"results": 1, "results": 2}', "[" * 100_000]:
-        (tmp_path / "results.json").write_text(text)
-        with pytest.raises(RegweaveError, match="E102"):
-            write_page(tmp_path)
-    (tmp_path / "results.json").unlink()
-    with pytest.raises(RegweaveError, match="E101"):
-        write_page(tmp_path)
-
-
-def test_results_of_strangers_are_refused_with_the_place(folder, capsys):
+def test_damaged_results_and_those_of_strangers_are_refused_with_the_place(folder, capsys, tmp_path):
     for change, words in [
         ({"results": 3}, "results: a list is needed, found '3'"),
         ({"results": [{"id": 1}]}, "results.0.id"),
@@ -208,6 +198,13 @@ def test_results_of_strangers_are_refused_with_the_place(folder, capsys):
         assert "results.json' is not a record that regweave wrote" in text
         assert words in text
         assert not (folder / "index.html").exists()
+    for text in ["{", "[]", '{"results": 1, "results": 2}', "[" * 100_000]:
+        (tmp_path / "results.json").write_text(text)
+        with pytest.raises(RegweaveError, match="E102"):
+            write_page(tmp_path)
+    (tmp_path / "results.json").unlink()
+    with pytest.raises(RegweaveError, match="E101"):
+        write_page(tmp_path)
 
 
 DRIVE = """

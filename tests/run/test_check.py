@@ -80,7 +80,7 @@ def test_structures_are_listed_the_most_doubtful_first_and_images_without_labels
     assert found.check.back_mm < 20.0
 
 
-def test_a_saved_check_is_the_same_and_its_page_shows_the_map(tmp_path, checked):
+def test_a_saved_check_is_the_same_and_the_command_prints_it(tmp_path, checked, pair, capsys):
     checked.save(tmp_path / "one", write=["warped", "labels", "transform", "report"])
     saved = rw.load(tmp_path / "one")
     assert saved.check == checked.check
@@ -90,9 +90,6 @@ def test_a_saved_check_is_the_same_and_its_page_shows_the_map(tmp_path, checked)
     assert '"limit":{' in page.replace(" ", "")
     saved.save(tmp_path / "two")
     assert read_image(tmp_path / "two" / "error_limit.nii.gz").data.shape == checked.fixed.data.shape
-
-
-def test_the_command_prints_the_check_and_writes_its_map(tmp_path, pair, capsys):
     for name in ("fixed", "moving"):
         write_image(tmp_path / f"{name}.nii.gz", getattr(pair, name))
     write_labels(tmp_path / "labels.nii.gz", pair.moving_labels)

@@ -138,16 +138,6 @@ def test_warp_on_a_grid_of_another_resolution(pair, result):
     np.testing.assert_allclose(warped.data, rw.warp(pair.moving, result).data[::2, ::2, ::2], atol=1e-2)
 
 
-def test_points_go_there_and_back(pair, result):
-    points = pair.fixed.geometry.points(np.array([[9.0, 9.0, 8.0]]))
-    moved = rw.warp_points(points, result)
-    np.testing.assert_array_equal(moved, result.warp_points(points))
-    np.testing.assert_allclose(rw.warp_points(moved, result, source="moving"), points, atol=1.0)
-    with pytest.raises(rw.RegweaveError, match="E117"):
-        rw.warp_points(points, result.inverse)
-    np.testing.assert_array_equal(rw.warp_points(points, "identity"), points)
-
-
 def test_warnings_follow_the_filters_of_python(pair, tiny):
     holes = pair.fixed.data.copy()
     holes[0, 0, 0] = np.nan
@@ -199,7 +189,7 @@ def test_models_and_their_repr():
     assert max(map(len, cards.splitlines())) <= 80
 
 
-def test_a_wrong_keyword_names_the_function_and_the_nearest_word():
+def test_a_wrong_keyword_or_name_of_a_label_is_refused(pair, result):
     for function, word, near in [
         (rw.register, "metrc", "metrics"),
         (rw.batch, "presett", "preset"),
@@ -210,6 +200,11 @@ def test_a_wrong_keyword_names_the_function_and_the_nearest_word():
             TypeError, match=rf"{function.__name__}\(\) has no argument '?{word}'?; did you mean '{near}'"
         ):
             function("a", "b", **{word: 1})
+    for wrong in ({}, {1.5: "a"}, {True: "a"}, {1: 2}, {1: " "}, {"x": "a"}, ["a"], 3, {1: "a", "1": "b"}):
+        with pytest.raises(UsageError, match="E142: label_names is"):
+            rw.register("a", "b", label_names=wrong)
+        with pytest.raises(UsageError, match="E142: label_names is"):
+            rw.warp_labels(pair.moving_labels, result, label_names=wrong)
 
 
 def test_names_of_labels_as_a_mapping(pair, tiny, tmp_path):
@@ -224,14 +219,6 @@ def test_names_of_labels_as_a_mapping(pair, tiny, tmp_path):
     assert kept["label_names"] == {"1": "anterior", "2": "posterior"}
     assert Reading.from_json(kept).label_names == {1: "anterior", 2: "posterior"}
     assert rw.warp_labels(plain[1], found, label_names=names).name(1) == "anterior"
-
-
-def test_names_of_labels_that_are_none(pair, result):
-    for wrong in ({}, {1.5: "a"}, {True: "a"}, {1: 2}, {1: " "}, {"x": "a"}, ["a"], 3, {1: "a", "1": "b"}):
-        with pytest.raises(UsageError, match="E142: label_names is"):
-            rw.register("a", "b", label_names=wrong)
-        with pytest.raises(UsageError, match="E142: label_names is"):
-            rw.warp_labels(pair.moving_labels, result, label_names=wrong)
 
 
 def test_examples_are_the_same_each_time():

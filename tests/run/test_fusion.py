@@ -107,24 +107,6 @@ def test_any_number_of_threads_gives_the_same_bits():
         np.testing.assert_array_equal(found[0][1], other[1])
 
 
-def test_wrong_calls_are_refused():
-    for change, match in [
-        ({"classes": 3}, "labels are"),
-        ({"patch": 0}, "patch"),
-        ({"reach": 10}, "reach"),
-        ({"alpha": 0.0}, "alpha"),
-        ({"beta": float("nan")}, "alpha and beta"),
-        ({"patch": 5}, "margin"),
-        ({"decide": np.zeros((3, 3, 3), np.uint8)}, "fit"),
-        ({"labels": np.zeros((3, 14, 13, 12), np.int32)}, "fit"),
-    ]:
-        target, images, labels, decide = scene()
-        words = {"target": target, "images": images, "labels": labels, "decide": decide, "classes": 4}
-        words |= {"patch": 1, "reach": 1, "alpha": 0.1, "beta": 2.0}
-        with pytest.raises(ValueError, match=match):
-            _core.joint_fusion(**(words | change))
-
-
 def people(seed=3, bad=2):
     """A target, and five atlases of which some show and have another shape."""
     rng = np.random.default_rng(seed)

@@ -68,7 +68,7 @@ def after(result, label: int) -> float:
     return next(s.dice_after for s in result.score.structures if s.label == label)
 
 
-def test_guided_structures_meet_and_their_dice_stands_apart(plain, guided):
+def test_guided_structures_meet_and_the_others_are_scored_as_ever(plain, guided, pair):
     assert guided.guided
     for label in guided.guided:
         assert after(guided, label) > max(0.9, after(plain, label) - 0.001)
@@ -82,9 +82,6 @@ def test_guided_structures_meet_and_their_dice_stands_apart(plain, guided):
     assert [row.get("guided", False) for row in guided.dice.values()] == [n in guided.guided for n in guided.dice]
     assert "guided_mean_dice" not in plain.summary()
     assert "guides" not in plain.summary()["provenance"]
-
-
-def test_structures_that_do_not_guide_are_scored_as_ever(pair, plain):
     result = run(pair, guide=["brainstem", "Parotid_L"])
     assert set(result.guided) == {PARTS["brainstem"], PARTS["left parotid"]}
     judged = [s.label for s in result.judged_score.counted]

@@ -80,18 +80,6 @@ def test_a_linear_run_is_recorded_and_runs_again_alone_and_in_a_batch(tmp_path):
     np.testing.assert_array_equal(found["a"].transform.affine, rw.load(tmp_path / "a").transform.affine)
 
 
-def test_a_linear_registration_refuses_what_it_does_not_use():
-    for words, code in [
-        ({"transform": "rigid", "init": "affine"}, "E189"),
-        ({"transform": "affine", "metrics": {"mi": 1.0}}, "E189"),
-        ({"transform": "rigid", "model": "head-neck-ct"}, "E189"),
-        ({"transform": "similarity"}, "E192"),
-    ]:
-        pair = make_phantom(shape=(16, 16, 16), spacing_mm=(8.0, 8.0, 8.0)).pair
-        with pytest.raises(rw.RegweaveError, match=code):
-            rw.register(pair.fixed, pair.moving, progress=False, **words)
-
-
 @pytest.fixture(scope="module")
 def shaken():
     image = blobs(1)
@@ -128,7 +116,7 @@ def test_the_command_writes_series_mean_motion_and_transforms(shaken, tmp_path, 
     np.testing.assert_array_equal(warp_image(series.volumes[1], first).data, found.volumes[1].data)
 
 
-def test_series_that_are_none_are_refused(shaken, tmp_path, capsys):
+def test_series_and_words_that_cannot_be_are_refused(shaken, tmp_path, capsys):
     write_image(tmp_path / "one.nii.gz", blobs())
     assert main(["series", str(tmp_path / "one.nii.gz"), "-o", str(tmp_path / "o")]) == 3
     assert "E103" in capsys.readouterr().err
@@ -142,3 +130,12 @@ def test_series_that_are_none_are_refused(shaken, tmp_path, capsys):
     assert main(["series", str(tmp_path / "cut.nii.gz"), "-o", str(tmp_path / "o")]) == 3
     assert "E102" in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
+    for words, code in [
+        ({"transform": "rigid", "init": "affine"}, "E189"),
+        ({"transform": "affine", "metrics": {"mi": 1.0}}, "E189"),
+        ({"transform": "rigid", "model": "head-neck-ct"}, "E189"),
+        ({"transform": "similarity"}, "E192"),
+    ]:
+        pair = make_phantom(shape=(16, 16, 16), spacing_mm=(8.0, 8.0, 8.0)).pair
+        with pytest.raises(rw.RegweaveError, match=code):
+            rw.register(pair.fixed, pair.moving, progress=False, **words)

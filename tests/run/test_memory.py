@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from phantoms import make_phantom
-from regweave import _core
 from regweave.config.settings import Settings, preset, preset_names
 from regweave.errors import ResourceError, UsageError
 from regweave.registration.align import align
@@ -12,7 +11,6 @@ from regweave.run import memory
 from regweave.run import memory as machine
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.voxels import shrink_geometry
-from regweave.threads import kernel_threads
 from regweave.types import Geometry, WeightTable
 
 
@@ -42,18 +40,6 @@ def test_a_number_of_threads_that_is_none_is_refused(monkeypatch):
     for bad in [0, -1, 1025, 9999999999, 1.5]:
         with pytest.raises(UsageError, match=r"E186: --threads is .*from 1 to 1024"):
             machine.allowed_threads(bad)
-
-
-def test_kernel_threads_come_back():
-    before = _core.threads()
-    with kernel_threads(3):
-        assert _core.threads() == 3
-        with kernel_threads(2):
-            assert _core.threads() == 2
-        assert _core.threads() == 3
-    with pytest.raises(ZeroDivisionError), kernel_threads(4):
-        raise ZeroDivisionError
-    assert _core.threads() == before
 
 
 def test_forecast_counts_nodes_and_labels_as_the_run_does():

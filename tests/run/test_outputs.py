@@ -86,7 +86,7 @@ def test_inverse_and_warped_image_are_those_of_the_file(folder, pair, shrunken):
     assert np.percentile(difference, 99.5) < 1e-3 * np.ptp(pair.moving.data)
 
 
-def test_chosen_files(shrunken, tmp_path, folder):
+def test_chosen_files_here_and_by_the_command(shrunken, tmp_path, folder, pair, monkeypatch, capsys):
     assert {p.name for p in folder.iterdir()} == ALWAYS | {
         "warped.nii.gz", "transform.h5", "inverse.h5", "displacement.nii.gz",
     }  # fmt: skip
@@ -99,9 +99,6 @@ def test_chosen_files(shrunken, tmp_path, folder):
         with pytest.raises(RegweaveError, match="E119"):
             shrunken.save(tmp_path / "none", write=wrong)
     assert not (tmp_path / "none").exists()
-
-
-def test_the_command_writes_what_is_asked_for(pair, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_image(tmp_path / "f.nii.gz", pair.fixed)
     write_image(tmp_path / "m.nii.gz", pair.moving)

@@ -131,7 +131,7 @@ def test_a_matrix_is_in_the_record_and_a_field_is_not(files, tmp_path):
         recorded_call(tmp_path / "out")
 
 
-def test_changed_files_are_refused(files, tmp_path):
+def test_what_is_no_record_or_is_changed_is_refused(files, tmp_path):
     run(files, tmp_path / "out", "--model", files / "mine.json")
     record = tmp_path / "out" / "result.json"
     for name in ("fixed", "moving_labels"):
@@ -147,9 +147,6 @@ def test_changed_files_are_refused(files, tmp_path):
     (tmp_path / "older.json").write_text(json.dumps(content))
     with pytest.warns(RegweaveWarning, match=r"W213.*0\.0\.1"):
         recorded_call(tmp_path / "older.json")
-
-
-def test_what_is_no_record(tmp_path):
     for text in ["{}", "[]", '{"provenance": {"call": 1}}', "no JSON", '{"provenance": null}']:
         (tmp_path / "r.json").write_text(text)
         with pytest.raises(RegweaveError, match=r"^E(102|178)"):

@@ -148,7 +148,7 @@ def test_a_result_shows_itself_and_completion_offers_what_a_user_needs(result):
     assert all(hasattr(result, name) for name in names)
 
 
-def test_table_and_figure(result):
+def test_table_and_figure_or_the_extra_that_they_need(result, monkeypatch):
     pandas = pytest.importorskip("pandas")
     table = result.table()
     assert isinstance(table, pandas.DataFrame)
@@ -159,9 +159,6 @@ def test_table_and_figure(result):
     pixels = drawn.axes[3].get_images()[0].get_array()
     assert pixels.shape[2] == 3
     assert np.ptp(pixels) > 100
-
-
-def test_a_missing_package_names_the_extra(result, monkeypatch):
     for name, call in [("pandas", "table"), ("matplotlib", "plot")]:
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(UsageError, match=r'E158.*pip install "regweave\[notebook\]"'):

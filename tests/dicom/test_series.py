@@ -7,12 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
+import pydicom
 import pytest
 from made_dicom import ID, NAME, Made, function_of, image, save, uid, write_series
 from pydicom import config
 
 from regweave.errors import RegweaveError
 from regweave.io import inspect_image, read_image
+from regweave.io.dicom.overview import overview
 from regweave.io.dicom.parse import guarded
 from regweave.io.dicom.series import list_series, read_series
 
@@ -160,6 +162,12 @@ def test_tables_padding_and_spare_bits_are_applied(tmp_path):
         save(tmp_path / f"{k}.dcm", data)
     row = read_series(tmp_path).image.data[:20, 0, 0]
     assert row.tolist() == [5] * 11 + [7, 11] + [13] * 7
+    assert [entry.problem for entry in overview(tmp_path)] == [None]
+    for path in tmp_path.iterdir():
+        data = pydicom.dcmread(path)
+        data.ModalityLUTSequence[0].LUTData = [5] * 4
+        data.save_as(path)
+    assert overview(tmp_path)[0].problem.code == "E105"
     for k in range(4):
         data = image(EVEN, k)
         stored = np.full((56, 64), 1024 - 2000, dtype="<i2")

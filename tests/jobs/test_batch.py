@@ -227,6 +227,10 @@ def test_killed_and_resumed_to_the_same_bytes(spawn, wait_for, folder, tmp_path)
             assert untimed(json.loads(cut[path].read_text())) == untimed(json.loads(whole[path].read_text())), path
 
 
+def stopped(**_words):
+    raise KeyboardInterrupt
+
+
 @pytest.mark.usefixtures("in_process")
 def test_shards_are_collected_to_what_one_run_writes(folder, tmp_path, capsys):
     rows = [row(folder, n) for n in range(3)]
@@ -234,6 +238,13 @@ def test_shards_are_collected_to_what_one_run_writes(folder, tmp_path, capsys):
     words = ["batch", table, "--config", str(folder / "tiny.toml"), "--write", "transform", "--workers", "1", "--quiet"]
     assert main([*words, "-o", str(tmp_path / "whole")]) == 0
     many = [*words, "-o", str(tmp_path / "many")]
+    assert main([*many, "--collect"]) == 3
+    assert "E196: --collect is given, and no shard has finished a pair" in capsys.readouterr().err
+    assert not (tmp_path / "many").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regweave.cli.batch.run", stopped)
+        assert main([*many, "--shard", "2/2"]) == 5
+    assert "repeat the call with --shard 2/2" in capsys.readouterr().err
     assert main([*many, "--shard", "2/2"]) == 0
     assert sorted(p.name for p in (tmp_path / "many").iterdir() if p.is_dir()) == ["p1", "tasks"]
     assert not (tmp_path / "many/results.csv").exists()

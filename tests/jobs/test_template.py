@@ -104,6 +104,10 @@ def test_lists_that_make_no_template_are_refused(people, tmp_path, capsys):
     moved = Geometry(GRID.shape, np.diag([-5.0, -4.0, 4.0, 1.0]))
     write_labels(tmp_path / "moved.nii.gz", LabelMap(read_labels(people[1]["labels"]).data, moved))
     refused([people[0], {**people[1], "labels": str(tmp_path / "moved.nii.gz")}], "E112")
+    write_labels(tmp_path / "rim.nii.gz", read_labels(people[1]["labels"]))
+    (tmp_path / "rim.tsv").write_text("index\tname\n5\trim\n")
+    rim = {**people[1], "labels": str(tmp_path / "rim.nii.gz")}
+    refused([people[0], rim, people[2]], "E136.*rim.nii.gz' shares no structure.*rim")
     rng = np.random.default_rng(0)
     soft = np.where(rng.random(GRID.shape) < 0.2, -90.0, 45.0) + rng.normal(0, 6, GRID.shape)
     ct = np.where(image.data > 50, soft, -1000.0) + 700.0 * (image.data > 140)

@@ -46,7 +46,8 @@ def batch(
     """
     cluster, output = machines.asked(), Path(job.output)
     write = parse_outputs(str(job.write)) if job.write else None
-    with resumable("finished pairs are kept"), BatchBar(lines=True, shown=not quiet) as bar:
+    again = f"repeat the call with --shard {job.shard}" if job.shard else "continue with --resume"
+    with resumable("finished pairs are kept", again), BatchBar(lines=True, shown=not quiet) as bar:
         job = replace(job, **opt.job_table(job.config), write=write, scheduler=cluster, on_progress=bar)
         found = run(**vars(job))
     end_batch(found, output, strict=strict, as_json=as_json, quiet=quiet, part="--collect" if job.shard else "")

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from regweave import extras, notices
 from regweave.config.settings import load as load_settings
 from regweave.config.settings import metric_weights, preset
-from regweave.errors import UsageError
+from regweave.errors import RegweaveError, UsageError
 from regweave.io import image_sha256, is_file, names_file, owned_path, prepare_output, sha256, working_folder
 from regweave.io.disk import records
 from regweave.jobs.runner import forget_peak, measured_peak_mb
@@ -247,6 +247,9 @@ def batch(job: BatchJob) -> Batch:
     tasks = [(row["id"], {**_task(listed, row, folder, common, digest), **shared}) for row in listed.rows]
     tasks = tasks[_shard(job)]
     require_cluster(job.scheduler)
+    if job.collect and not (folder / STORE).is_dir():
+        message = f"--collect is given, and no shard has finished a pair in '{folder}'"
+        raise RegweaveError("E196", message, "run each shard with this folder first, as --shard 1/4")
     part, resume = job.shard is not None, job.resume or job.collect or job.shard is not None
     with working_folder(folder, STORE, "a batch", resume=resume, shared=part), Team(n, placement.gpus) as team:
         outcomes = run_tasks(

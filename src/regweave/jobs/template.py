@@ -14,7 +14,7 @@ from scipy import linalg, ndimage
 from regweave import io, notices
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.records import record_text, write_record
-from regweave.io.labels import join_names
+from regweave.io.labels import join_names, list_names
 from regweave.io.modality import OUTSIDE_HU, Stated
 from regweave.io.transforms.files import write_linear
 from regweave.jobs.atlas import require_alike
@@ -64,6 +64,7 @@ class _Person:
     row: dict[str, str]
     image: Volume
     scale: float
+    structures: frozenset[int]  # label values, in the numbering of the list
 
 
 @called(TemplateJob)
@@ -86,7 +87,8 @@ def build_template(job: TemplateJob) -> dict[str, Any]:
     ------
     RegweaveError
         E132 for the list, E101 for files, E112 for labels on another grid, E130 for names that contradict each other,
-        E135 where a registration failed, E150 where the output is taken, E172 where some images are CT and others not.
+        E135 where a registration failed, E136 for labels that no other image has, E150 where the output is taken, E172
+        where some images are CT and others not.
     """
     listed = read_table(job.images, COLUMNS)
     if job.rounds < 1 or not 0 <= job.sharpen <= 5:
@@ -100,6 +102,12 @@ def build_template(job: TemplateJob) -> dict[str, Any]:
         named = [reading.names_beside(row["labels"]) for row in rows if "labels" in row]
         reading = replace(reading, numbering=join_names(named))
         people = [_read(row, reading) for row in rows]
+        for one in people:
+            others = set[int]().union(*(other.structures for other in people if other is not one))
+            if one.structures and others and not others & one.structures:
+                message = f"'{one.row['labels']}' shares no structure with the other label maps: it shows "
+                message += list_names(reading.numbering or {}, sorted(one.structures), 6)
+                raise RegweaveError("E136", message, "give maps of the same structures, or leave its labels out")
         require_alike({one.id: "ct" if one.image.modality == "ct" else "mr" for one in people})
         grid, starts = _first_space(people)
         flat = [Transform(Field.zero(grid), matrix) for matrix in starts]
@@ -119,10 +127,11 @@ def build_template(job: TemplateJob) -> dict[str, Any]:
 
 def _read(row: dict[str, str], reading: Reading) -> _Person:
     image = reading.image(row["image"])
-    reading.labels(row.get("labels"), image.geometry)
+    labels = reading.labels(row.get("labels"), image.geometry)
     assert image.modality is not None
     low, high = (0.0, 1.0) if image.modality == "ct" else default_window(image.data, image.modality)
-    return _Person(row["id"], row, image, 1.0 / max(high - min(low, 0.0), 1e-9))
+    shown = frozenset(() if labels is None else labels.values())
+    return _Person(row["id"], row, image, 1.0 / max(high - min(low, 0.0), 1e-9), shown)
 
 
 def _first_space(people: Sequence[_Person]) -> tuple[Geometry, list[Float64Array]]:

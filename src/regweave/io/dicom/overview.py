@@ -9,6 +9,7 @@ from regweave.errors import RegweaveError
 from regweave.io.dicom import dose, parse, reg, rtstruct
 from regweave.io.dicom.series import Series, list_series, read_series
 from regweave.io.disk.files import some
+from regweave.io.stored import Stored, constant_error
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ def overview(folder: Path) -> tuple[OverviewEntry, ...]:
         facts |= {"images": len(series.slices), "even": series.exact}
         even = "" if series.exact else ", uneven or sheared slices"
         text = f"{files.modality} series {files.hash}, {series.image.geometry.summary}{even}"
-        entries.append(OverviewEntry(text, facts, notes=tuple(noted)))
+        stored = Stored(series.image.data, series.image.geometry, f"series {files.hash}")
+        entries.append(OverviewEntry(text, facts, constant_error(stored.data, stored), tuple(noted)))
     if found.localisers:
         entries.append(OverviewEntry(f"{found.localisers} localisers, left out", {"kind": "localiser"}))
     if found.empty:

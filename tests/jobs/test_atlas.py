@@ -7,12 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_dicom import Made, write_series
 from scipy import ndimage
 
 import regweave as rw
 from phantoms import make_phantom
 from regweave.cli import main
 from regweave.io import read_image, read_labels, write_image, write_labels
+from regweave.io.dicom.rtstruct import read_rtstruct
+from regweave.io.dicom.series import read_series
 from regweave.io.images import image_sha256
 from regweave.jobs.atlas import Atlas
 from regweave.model.model import Model
@@ -195,6 +198,58 @@ def test_without_hashes_of_its_images_a_model_is_judged_by_its_own_record_or_not
 
 def rows_of(folder, count=2):
     return [{"id": f"p{k}", "image": folder / f"i{k}.nii.gz", "labels": folder / f"l{k}.nii.gz"} for k in range(count)]
+
+
+def test_structures_that_overlap_are_kept_apart_in_maps_and_in_a_structure_set(people, tmp_path):
+    def outer(seed):
+        labels = read_labels(people / f"l{seed}.nii.gz")
+        return LabelMap(
+            (ndimage.binary_dilation(labels.data == 6) * 9).astype(np.uint8), labels.geometry, {9: "target"}
+        )
+
+    rows = rows_of(people, 3)
+    for seed, row in enumerate(rows):
+        row["labels2"] = tmp_path / f"t{seed}.nii.gz"
+        write_labels(row["labels2"], outer(seed))
+        row["labels2"].with_name(f"t{seed}.json").write_text('{"9": "target"}')
+    rw.build_atlas(rows, tmp_path / "atlas")
+    atlas = Atlas.load(tmp_path / "atlas")
+    assert atlas.names[9] == "target"
+    assert {frozenset(parts) for parts in atlas.shared.values()} >= {frozenset({6, 9})}
+    first, second = atlas.maps(atlas.labels("p1"))
+    np.testing.assert_array_equal(first.data, read_labels(people / "l1.nii.gz").data)
+    np.testing.assert_array_equal(second.data, outer(1).data)
+    found = rw.evaluate_atlas(tmp_path / "atlas", tmp_path / "s", top=1, workers=1)
+    scores = {row["name"]: row["dice"] for row in found["structures"]}
+    for name, value, part in (("core", 6, "labels.nii.gz"), ("target", 9, "labels2.nii.gz")):
+        by_hand = []
+        for seed in range(3):
+            truth = (read_labels(people / f"l{seed}.nii.gz") if value == 6 else outer(seed)).data == value
+            drawn = read_labels(tmp_path / f"s/p{seed}" / part).data == value
+            by_hand.append(2 * (truth & drawn).sum() / (truth.sum() + drawn.sum()))
+        assert scores[name] == pytest.approx(np.mean(by_hand))
+    assert scores["target"] > 0.5
+    words = ["segment", str(people / "i3.nii.gz"), "--atlas", str(tmp_path / "atlas"), "--top", "1", "--quiet"]
+    assert main([*words, "--workers", "1", "-o", str(tmp_path / "one.nii.gz")]) == 0
+    core, target = (read_labels(tmp_path / f"one{word}.nii.gz").data for word in ("", ".labels2"))
+    assert ((core == 6) & (target == 9)).sum() > 0.5 * (core == 6).sum()
+
+    scan = read_image(people / "i3.nii.gz")
+    assert (np.diag(scan.geometry.affine)[:3] == 9.0).all()
+
+    class Scan(Made):
+        def values(self, k):
+            return scan.data[:, :, k].T
+
+    along, origin = tuple(9.0 * k for k in range(20)), tuple(scan.geometry.origin_mm.tolist())
+    write_series(tmp_path / "dicom", Scan(along=along, size=(20, 20), spacing=(9.0, 9.0), modality="MR", origin=origin))
+    words[1] = str(tmp_path / "dicom")
+    assert main([*words, "--workers", "1", "-o", str(tmp_path / "set.dcm")]) == 0
+    found = read_rtstruct(tmp_path / "set.dcm", read_series(tmp_path / "dicom")).structures
+    assert len({one.number for one in found}) == len(found) == 7
+    points = {one.name: np.concatenate([c.points_mm for c in one.contours]) for one in found}
+    assert (np.ptp(points["target"], axis=0) > np.ptp(points["core"], axis=0)).all()
+    assert (np.abs(points["target"].mean(axis=0) - points["core"].mean(axis=0)) < 9.0).all()
 
 
 def refused(rows, tmp_path, code):

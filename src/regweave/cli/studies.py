@@ -24,7 +24,7 @@ from regweave.io.disk.files import stem_of, suffix_of, write_tsv
 from regweave.io.images import FORMAT_OF
 from regweave.io.transforms.files import DICOM_SUFFIXES, write_linear
 from regweave.io.write import write_time_series
-from regweave.jobs.atlas import NETWORK, EvaluateJob, SegmentJob, build_atlas, evaluate_atlas
+from regweave.jobs.atlas import NETWORK, Atlas, EvaluateJob, SegmentJob, build_atlas, evaluate_atlas
 from regweave.jobs.atlas import segment as run_segment
 from regweave.jobs.regions import measure as run_measure
 from regweave.jobs.template import TemplateJob, build_template
@@ -128,6 +128,9 @@ def _one_file(job: SegmentJob, output: Path, *, overwrite: bool) -> list[dict[st
         for name, place in BESIDE.items()
         if name != NETWORK or job.model is not None
     }  # fmt: skip
+    if not as_set:
+        more = [f"labels{k + 2}.nii.gz" for k in range(len(Atlas.load(job.atlas).layers) - 1)]
+        beside |= {name: output.with_name(f"{stem_of(output)}.{name}") for name in more}
     for path in beside.values():
         require_absent(path, overwrite=overwrite)
     series = read_series(Path(str(job.images))) if as_set else None
@@ -137,11 +140,13 @@ def _one_file(job: SegmentJob, output: Path, *, overwrite: bool) -> list[dict[st
             code, _, text = rows[0]["error"].partition(": ")
             raise RegweaveError(code, text, "nothing was written")
         done = Path(folder) / "work" / "image"
-        labels = read_labels(done / "labels.nii.gz")
+        maps = [read_labels(path, names_path=done / "labels.tsv") for path in sorted(done.glob("labels*.nii.gz"))]
         if series is None:
-            write_labels(output, labels)
+            write_labels(output, maps[0])
         else:
-            drawn = StructureSet(contour_labels(labels, series), "atlas", series.frame_uid, series.identity)
+            outlines = [one for labels in maps for one in contour_labels(labels, series)]
+            outlines = [replace(one, number=number) for number, one in enumerate(outlines, start=1)]
+            drawn = StructureSet(tuple(outlines), "atlas", series.frame_uid, series.identity)
             write_rtstruct(output, drawn, series, source=drawn)
         for name, path in beside.items():
             if (done / name).exists():  # a model need not have a network

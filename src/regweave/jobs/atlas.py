@@ -47,9 +47,12 @@ RECORD, EVALUATION, IMAGE, LABELS = "atlas.json", "evaluation.json", "image.nii.
 NETWORK = "network.nii.gz"
 REGISTRATIONS, STARTS = "registrations", "starts"
 RESERVED = (STORE, REGISTRATIONS, STARTS, RECORD, EVALUATION)
+MAPS = ("labels", "labels2", "labels3")  # Columns of label maps, which may overlap
 MANIFEST = TableColumns(
-    ("id", "image", "labels"), ("group",), ("image", "labels"), "each line names an image and its labels", RESERVED, 2
-)
+    ("id", "image", "labels"), ("group", *MAPS[1:]), ("image", *MAPS), "each line names an image and its labels",
+    RESERVED, 2,
+)  # fmt: skip
+SHARED = 1_000_000  # First value of voxels that several structures share
 IMAGES = TableColumns(("id", "image"), (), ("image",), "each line names an image", RESERVED)
 BINS = 32  # Of the joint histogram by which images are compared
 MARGIN_MM = 10.0  # Around the structures
@@ -70,6 +73,7 @@ class Atlas(RecordPart):
     format: Literal["regweave-atlas"] = "regweave-atlas"
     modality: Literal["ct", "mr"]
     names: dict[int, Text]
+    shared: dict[int, tuple[int, ...]] = Field(default={})  # values of voxels that several structures share, and these
     rows: tuple[AtlasRow, ...]
     folder: Path = Field(default=Path(), exclude=True)
 
@@ -77,6 +81,8 @@ class Atlas(RecordPart):
     def _whole(self) -> Self:
         if len({row.id for row in self.rows}) < len(self.rows) or len(self.rows) < 2:
             raise ValueError("two or more atlases of different names are needed")
+        if self.shared.keys() & self.names.keys():
+            raise ValueError(f"label values from {SHARED} on are those of shared voxels")
         return self
 
     @classmethod
@@ -93,6 +99,36 @@ class Atlas(RecordPart):
         """Read labels, with their names."""
         return replace(io.read_labels(self.folder / name / LABELS, names_path=self.names or None), names=self.names)
 
+    @property
+    def layers(self) -> list[list[int]]:
+        """Structures in as few lists as needed, so that those of one list never overlap."""
+        found: list[list[int]] = []
+        for value in self.names:
+            others = {v for parts in self.shared.values() if value in parts for v in parts}
+            layer = next((one for one in found if not others & {*one}), None)
+            if layer is None:
+                found.append([value])
+            else:
+                layer.append(value)
+        return found
+
+    def maps(self, labels: LabelMap) -> list[LabelMap]:
+        """Return a label map for each of the layers; a shared voxel has its structure in each."""
+        if not self.shared:
+            return [labels]
+        out = []
+        for layer in self.layers:
+            data = np.where(np.isin(labels.data, layer), labels.data, 0)
+            for value, parts in self.shared.items():
+                data[labels.data == value] = max({0, *parts} & {0, *layer})
+            out.append(replace(labels, data=data))
+        return out
+
+    def dice(self, a: LabelMap, b: LabelMap) -> dict[int, float]:
+        """Return the Dice of each structure of the second label map."""
+        both = zip(self.maps(a), self.maps(b), strict=True)
+        return {v: score for one, other in both for v, score in dice(one, other, other.values()).items()}
+
 
 def build_atlas(
     manifest: Table, output: str | Path, *, label_names: str | Path | Mapping[int, str] | None = None,
@@ -103,7 +139,8 @@ def build_atlas(
     Parameters
     ----------
     manifest : path or rows
-        List with the columns ``id``, ``image``, ``labels`` and if wanted ``group``, the patient.
+        List with the columns ``id``, ``image``, ``labels`` and if wanted ``group``, the patient, and ``labels2`` and
+        ``labels3``, more label maps, whose structures may overlap with the others.
     output : path
         New folder.
     label_names : path or mapping, optional
@@ -120,19 +157,23 @@ def build_atlas(
     """
     listed = read_table(manifest, MANIFEST)
     reading = Reading(label_names=label_names)
-    names = join_names(reading.names_beside(row["labels"]) for row in listed.rows)
+    names = join_names(reading.names_beside(row[of]) for row in listed.rows for of in MAPS if of in row)
+    shared: dict[tuple[int, ...], int] = {}
     kinds: dict[str, str] = {}
     values: dict[str, set[int]] = {}
     with io.prepare_output(output, overwrite=overwrite) as folder:
         for row in listed.rows:
-            image, labels = reading.image(row["image"]), io.read_labels(row["labels"], names_path=reading.label_names)
-            labels = replace(labels, geometry=io.check_same_grid(image.geometry, labels.geometry, row["labels"]))
-            labels = in_numbering(labels, names, f"'{row['labels']}'", "the other atlases")
+            image, drawn = reading.image(row["image"]), list[LabelMap]()
+            for path in (row[of] for of in MAPS if of in row):
+                labels = io.read_labels(path, names_path=reading.label_names)
+                labels = replace(labels, geometry=io.check_same_grid(image.geometry, labels.geometry, path))
+                drawn.append(in_numbering(labels, names, f"'{path}'", "the other atlases"))
+                if not labels.values():
+                    raise RegweaveError("E131", f"'{path}' holds no label", "draw the structures, or leave it out")
+                names |= {v: name for v, name in drawn[-1].names.items() if v not in names}
             kinds[row["id"]] = "ct" if image.modality == "ct" else "mr"
-            values[row["id"]] = set(labels.values())
-            if not values[row["id"]]:
-                raise RegweaveError("E131", f"'{row['labels']}' holds no label", "draw the structures, or leave it out")
-            names |= {v: name for v, name in labels.names.items() if v not in names}
+            values[row["id"]] = {v for one in drawn for v in one.values()}
+            labels = _joined(drawn, shared)
             (folder / row["id"]).mkdir()
             io.write_image(folder / row["id"] / IMAGE, image)
             io.write_labels(folder / row["id"] / LABELS, labels)
@@ -146,9 +187,27 @@ def build_atlas(
             for row in listed.rows
         )
         kept = {v: names.get(v, str(v)) for v in sorted(set().union(*values.values()))}
-        found = Atlas.model_validate({"modality": next(iter(kinds.values())), "names": kept, "rows": rows})
+        found = Atlas(
+            modality="ct" if "ct" in kinds.values() else "mr", names=kept, rows=rows,
+            shared={value: parts for parts, value in shared.items()},
+        )  # fmt: skip
         write_record(folder / RECORD, found.content())
     return found.model_copy(update={"folder": Path(output).absolute()})
+
+
+def _joined(maps: Sequence[LabelMap], shared: dict[tuple[int, ...], int]) -> LabelMap:
+    """Join the label maps of an image; voxels of several structures get a value for them together."""
+    out = maps[0]
+    for one in maps[1:]:
+        parts = {value: of for of, value in shared.items()}
+        data = np.where(out.data > 0, out.data, one.data).astype(np.int32)
+        both = (out.data > 0) & (one.data > 0)
+        for a, b in np.unique(np.stack([out.data[both], one.data[both]]), axis=1).T.tolist():
+            if b not in (together := parts.get(a, (a,))):
+                value = shared.setdefault(tuple(sorted((*together, b))), SHARED + len(shared))
+                data[(out.data == a) & (one.data == b)] = value
+        out = LabelMap(data, out.geometry, {**one.names, **out.names})
+    return out
 
 
 def require_alike(kinds: Mapping[str, str]) -> None:
@@ -358,13 +417,17 @@ def fuse_labels(task: Mapping[str, Any]) -> dict[str, Any]:
         estimates = _estimates(atlas, used, places, labels)
         network = None if task["model"] is None else own_segmentation(task["model"], target, atlas.names)
     known = None if task["measured"] is None else Measured.model_validate(task["measured"])
-    rows = region_table(labels) if network is None else compared_rows(labels, network, known)
+    maps = atlas.maps(labels)
+    rows = [row for one in maps for row in region_table(one)]
+    if network is not None:
+        rows = compared_rows(rows, zip(maps, atlas.layers, strict=True), network, known)
     for row in rows:
         found = row["estimated_dice"] = estimates.get(row["label"])
         if found is not None and known is not None:
             row["estimated_dice"] = float(np.clip(known.slope * found + known.intercept, 0.0, 1.0))
     with io.prepare_output(folder / name, overwrite=True) as part:
-        io.write_labels(part / LABELS, labels)
+        for number, one in enumerate(maps, start=1):
+            io.write_labels(part / (LABELS if number == 1 else f"labels{number}.nii.gz"), one)
         for word, volume in (("agreement", fused.agreement), ("posterior", fused.posterior)):
             io.write_image(part / f"{word}.nii.gz", volume)
         if network is not None:
@@ -376,17 +439,21 @@ def fuse_labels(task: Mapping[str, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {"structures": rows, "used": used, WRITTEN: file_hashes(folder / name)}
     if task["truth"] is not None:
         truth = replace(io.read_labels(task["truth"], names_path=atlas.names), names=atlas.names)
-        content["dice"] = {str(v): score for v, score in dice(labels, truth, truth.values()).items()}
+        content["dice"] = {str(v): score for v, score in atlas.dice(labels, truth).items()}
         content["estimates"] = {str(v): score for v, score in estimates.items()}
         if network is not None:
-            both = [v for v in truth.values() if v in network.left_out]
-            content["network"] = {str(v): score for v, score in dice(network.labels, truth, both).items()}
-        content["alone"] = [float(np.mean(list(dice(one, truth, truth.values()).values()))) for one in warped]
+            content["network"] = {
+                str(v): score
+                for one in atlas.maps(truth)
+                for v, score in dice(network.labels, one, one.values()).items()
+                if v in network.left_out
+            }
+        content["alone"] = [float(np.mean(list(atlas.dice(one, truth).values()))) for one in warped]
         votes = []
         for out in (None, *range(len(used))):  # all atlases, then all but one
             kept = [k for k in range(len(warped)) if k != out] or [0]
             voted = fuse(target, [images[k] for k in kept], [warped[k] for k in kept], "vote")
-            votes.append(float(np.mean(list(dice(voted.labels, truth, truth.values()).values()))))
+            votes.append(float(np.mean(list(atlas.dice(voted.labels, truth).values()))))
         content["vote"], content["vote_without"] = votes[0], votes[1:]
     return content
 
@@ -402,7 +469,7 @@ def _estimates(atlas: Atlas, used: Sequence[str], places: Sequence[Path], labels
     for name, place in zip(used, places, strict=True):
         drawn = atlas.labels(name)
         back = warp_labels(labels, io.read_transform(place / FILES["inverse"], drawn.geometry))
-        for value, score in dice(back, drawn, drawn.values()).items():
+        for value, score in atlas.dice(back, drawn).items():
             found.setdefault(value, []).append(score)
     return {value: float(np.mean(scores)) for value, scores in found.items()}
 

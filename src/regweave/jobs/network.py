@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,11 +90,18 @@ def own_segmentation(given: Mapping[str, str], image: Volume, names: Mapping[int
     )
 
 
-def compared_rows(labels: LabelMap, own: OwnSegmentation, known: Measured | None) -> list[dict[str, Any]]:
-    """Return the structures of atlases and network: volumes of both, Dice between them, and which is better."""
-    ours, theirs = ({row["label"]: row for row in region_table(one)} for one in (labels, own.labels))
+def compared_rows(
+    rows: Sequence[dict[str, Any]], maps: Iterable[tuple[LabelMap, Sequence[int]]], own: OwnSegmentation,
+    known: Measured | None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return the structures of atlases and network: volumes of both, Dice between them, and which is better.
+
+    ``maps`` are those of the atlases with their structures, ``rows`` the table of them.
+    """
+    ours, theirs = ({row["label"]: row for row in table} for table in (rows, region_table(own.labels)))
+    found = {v: score for one, layer in maps for v, score in dice(one, own.labels, layer).items()}
     out = []
-    for value, between in sorted(dice(labels, own.labels).items()):
+    for value, between in sorted((v, score) for v, score in found.items() if not np.isnan(score)):
         row = ours.get(value) or {**theirs[value], "voxels": 0, "volume_ml": 0.0}
         volume = theirs[value]["volume_ml"] if value in theirs else 0.0
         out.append({**row, "network_ml": volume, "dice_between": between, **own.better(value, known)})

@@ -263,7 +263,8 @@ def build(
     """Check images and labels, and copy them into a folder of atlases.
 
     Structures are brought to one numbering by their names. The column group,
-    if there is one, names the patient of each image.
+    if there is one, names the patient of each image; labels2 and labels3 are
+    more label maps, for structures that overlap.
     """
     found = build_atlas(manifest, output, label_names=label_names, overwrite=overwrite)
     facts = {"output": str(output), "atlases": len(found.rows), "structures": len(found.names)}

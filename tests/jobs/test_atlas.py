@@ -211,7 +211,7 @@ def test_structures_that_overlap_are_kept_apart_in_maps_and_in_a_structure_set(p
     for seed, row in enumerate(rows):
         row["labels2"] = tmp_path / f"t{seed}.nii.gz"
         write_labels(row["labels2"], outer(seed))
-        row["labels2"].with_name(f"t{seed}.json").write_text('{"9": "target"}')
+        (tmp_path / f"t{seed}.tsv").write_text("index\tname\n9\ttarget\n")
     rw.build_atlas(rows, tmp_path / "atlas")
     atlas = Atlas.load(tmp_path / "atlas")
     assert atlas.names[9] == "target"

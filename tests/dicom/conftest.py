@@ -1,4 +1,4 @@
-"""Contours in few steps, for tests that do not ask how well they lie."""
+"""Contours in few steps, for tests that do not measure accuracy."""
 
 import pytest
 

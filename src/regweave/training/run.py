@@ -12,7 +12,7 @@ A training is a chain of stages; each returns the state with its own parts set.
       │ select_columns    columns of the levels by the latent SVM, for each fold:           (training.columns)
       │     learn         align → samples → CCCP: impute, then cutting planes: violate      (learning)
       │     try           register the left-out pairs: shares, gates, smoothness, strengths
-      │ fit_columns       the same columns from all pairs
+      │ fit_columns       the same columns from all pairs; weights of guides                (training.refinement)
       ▼
     Model                 uniform bank → blend(share, gates) → balance → strengths → weights by class
 

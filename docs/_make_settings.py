@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from regweave import engines, losses, metrics
 from regweave.config.settings import Level, Member, Refine, Settings
-from regweave.options import in_table, type_of
+from regweave.options import declared, type_of
 from regweave.run.job import Method
 from regweave.training.options import TrainOptions
 
@@ -104,7 +104,10 @@ LIMITS = {"minimum": "from {}", "exclusiveMinimum": "above {}", "maximum": "to {
 def page() -> str:
     """Return the page: a table for each part of a file, then the options of each metric, engine and loss."""
     sections = [_section(f"## {title}", model) for title, model in TABLES]
-    sections += [_options(REGISTER, Method, in_table(Method)), _options(TRAINING, TrainOptions, fields(TrainOptions))]
+    sections += [
+        _options(REGISTER, Method, declared(Method, table=True)),
+        _options(TRAINING, TrainOptions, fields(TrainOptions)),
+    ]
     for key, plugins in OPTIONS.items():
         rows = [row for name in plugins.available() for row in _rows(plugins.get(name).Options, f"{name}: ")]
         sections.append(_table(f"## `{key}`, by name", rows))

@@ -10,14 +10,10 @@ import inspect
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, Field, field, fields
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
-
-from regweave.errors import UsageError
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -40,10 +36,11 @@ def described(text: str, /, **hints: Any) -> dict[str, Any]:
     return {"help": text, "cli": hints}
 
 
-def declared(options: type[Any]) -> list[Field[Any]]:
-    """Return the fields of a class of options: its own first, then those of its bases."""
+def declared(options: type[Any], *, table: bool = False) -> list[Field[Any]]:
+    """Return the fields of a class of options, its own first; with ``table`` those that belong into a settings file."""
     inherited = {f.name for base in options.__mro__[1:] if hasattr(base, "__dataclass_fields__") for f in fields(base)}
-    return sorted(fields(options), key=lambda f: f.name in inherited)
+    listed = [f for f in fields(options) if not table or f.metadata["cli"].get("table")]
+    return sorted(listed, key=lambda f: f.name in inherited)
 
 
 def called(options: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, R]]:
@@ -65,55 +62,29 @@ def called(options: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, 
                 raise TypeError(f"{run.__name__}() has no argument {word!r}; {guess}")
             return run(options(*args, **kwargs))
 
-        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [_parameter(f) for f in listed], return_annotation=run.__annotations__["return"]
-        )
-        call.__annotations__ = {f.name: f.type for f in listed} | {"return": run.__annotations__["return"]}
+        parameters, items = [], []
+        for f in listed:
+            required = f.default is MISSING
+            kind = inspect.Parameter.KEYWORD_ONLY if f.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+            default = inspect.Parameter.empty if required else f.default
+            parameters.append(inspect.Parameter(f.name, kind, default=default, annotation=f.type))
+            stated = "" if required or f.default is None else f", default {f.default!r}"
+            sentence = textwrap.fill(f.metadata["help"], WIDTH, initial_indent="    ", subsequent_indent="    ")
+            items.append(f"{f.name} : {f.type}{stated}\n{sentence}\n")
+        returned = run.__annotations__["return"]
+        call.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
+        call.__annotations__ = {f.name: f.type for f in listed} | {"return": returned}
         summary, _, rest = inspect.cleandoc(run.__doc__ or "").partition("\n\n")
-        call.__doc__ = f"{summary}\n\nParameters\n----------\n{parameters_text(listed)}\n\n{rest}"
+        call.__doc__ = f"{summary}\n\nParameters\n----------\n{''.join(items)}\n{rest}"
         return call
 
     return decorate
-
-
-def parameters_text(listed: list[Field[Any]]) -> str:
-    """Return the items of a section "Parameters" of numpydoc."""
-    items = []
-    for f in listed:
-        default = "" if f.default is MISSING or f.default is None else f", default {f.default!r}"
-        sentence = textwrap.fill(f.metadata["help"], WIDTH, initial_indent="    ", subsequent_indent="    ")
-        items.append(f"{f.name} : {f.type}{default}\n{sentence}")
-    return "\n".join(items)
-
-
-def _parameter(f: Field[Any]) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY if f.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
-    default = inspect.Parameter.empty if f.default is MISSING else f.default
-    return inspect.Parameter(f.name, kind, default=default, annotation=f.type)
 
 
 def type_of(options: type[Any], f: Field[Any]) -> Any:
     """Evaluate the annotation of a field."""
     owner = next(c for c in options.__mro__ if f.name in vars(c).get("__annotations__", {}))
     return eval(str(f.type), vars(sys.modules[owner.__module__]))
-
-
-def in_table(options: type[Any]) -> list[Field[Any]]:
-    """Return the options that belong into a settings file."""
-    return [f for f in declared(options) if f.metadata["cli"].get("table")]
-
-
-def table_values(options: type[Any], content: Mapping[str, Any], title: str) -> dict[str, Any]:
-    """Return the options of a table of a settings file; E194 names what is unknown or not allowed."""
-    known, found = {f.name: f for f in in_table(options)}, {}
-    for name, value in content.items():
-        try:
-            found[name] = TypeAdapter(type_of(options, known[name])).validate_python(value)
-        except (KeyError, ValidationError) as error:
-            what = "unknown" if isinstance(error, KeyError) else f"{value!r}: {error.errors()[0]['msg']}"
-            hint = f"known are {', '.join(known)}; see `regweave presets show`"
-            raise UsageError("E194", f"{name} in the table [{title}] of the settings is {what}", hint) from error
-    return found
 
 
 def table_text(listed: list[Field[Any]], title: str) -> str:

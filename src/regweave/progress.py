@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from regweave.registration.align import RefineStep, Step
     from regweave.run.memory import Plan
 
 
@@ -115,16 +114,10 @@ class ProgressReporter:
         now = time.perf_counter()
         self.seconds[name], self._since = now - self._since, now
 
-    def level(self, step: Step) -> None:
-        """Report a discrete step."""
+    def step(self, message: str) -> None:
+        """Report a step of the levels or of the refinement."""
         self._done += 1
-        s = step.solution
-        self.report(f"{step.spacing_mm:.3g} mm step {step.step + 1}: energy {s.energy:.2f}, gap {s.gap:.2%}")
-
-    def refine(self, step: RefineStep) -> None:
-        """Report a gradient step."""
-        self._done += 1
-        self.report(f"refine step {step.step + 1}: cost {step.data + step.smoothness:.1f}")
+        self.report(message)
 
 
 BAR = 20  # characters of the bar
@@ -164,7 +157,7 @@ class Bar:
     def draw(self, fraction: float, text: str, *, line: str | None = None) -> None:
         """Show how far the work is, 0 to 1 or NaN, and what is being done; ``line`` is for a log."""
         if self._lines and line is not None:
-            self._print(line)
+            self.say(line)
         now = time.monotonic()
         if not self._drawn or (now - self._last < EVERY_S and fraction < 1):
             return
@@ -181,7 +174,8 @@ class Bar:
             self._said = f"{text} · "
         elif self._drawn or self._lines:
             self._wipe()
-            self._print(text)
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
 
     def _put(self, text: str) -> None:
         if self._in_notebook:  # one output of the cell, replaced each time: a saved notebook keeps the last
@@ -201,10 +195,6 @@ class Bar:
             sys.stderr.write("\r")
             sys.stderr.flush()
             self._wide = 0
-
-    def _print(self, text: str) -> None:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
 
 
 class BatchBar(Bar):
@@ -253,48 +243,38 @@ def duration(seconds: float) -> str:
 
 
 class StagedBar(Bar):
-    """Progress of a work in stages, each with its seconds."""
+    """Progress of a work in stages, each with its seconds, such as a registration.
 
-    def __init__(self, *, lines: bool = False, shown: bool = True) -> None:
-        super().__init__(lines=lines, shown=shown)
-        self._stage, self._words, self._since = "", "", time.monotonic()
-
-    def stage(self, name: str, words: str, fraction: float) -> None:
-        """Draw a stage, or begin it; a log has the seconds of the one before."""
-        if name != self._stage:
-            self._end_stage()
-            self._stage, self._words, self._since = name, words, time.monotonic()
-        self.draw(fraction, words)
-
-    def __exit__(self, *raised: object) -> None:
-        if raised[0] is None:
-            self._end_stage()
-        super().__exit__(*raised)
-
-    def _end_stage(self) -> None:
-        seconds = time.monotonic() - self._since
-        if self._stage and self._lines and seconds >= LEAST_S:
-            self.say(f"{self._words:<27}{seconds:6.1f} s")
-
-
-class RegistrationBar(StagedBar):
-    """Progress of one registration: its stages with their seconds.
-
-    Where the run ``writes`` files, the registration is a part of the bar.
+    Where a registration ``writes`` files, it is a part of the bar.
     """
 
     def __init__(self, *, lines: bool = False, shown: bool = True, writes: bool = False) -> None:
         super().__init__(lines=lines, shown=shown)
+        self._stage, self._words, self._since = "", "", time.monotonic()
         self._part = BEFORE_FILES if writes else 1.0
 
     def __call__(self, progress: Progress) -> None:
-        """Take a step."""
+        """Take a step of a registration."""
         if progress.stage == "begin":
             self.say(progress.message)
             return
         inside = progress.stage == self._stage
         words = f"{STAGES[progress.stage]} {progress.done}/{progress.total}" if inside else progress.message
         self.stage(progress.stage, words, self._part * progress.fraction)
+
+    def stage(self, name: str, words: str, fraction: float) -> None:
+        """Draw a stage, or begin it; a log has the seconds of the one before."""
+        if name != self._stage:
+            seconds = time.monotonic() - self._since
+            if self._stage and self._lines and seconds >= LEAST_S:
+                self.say(f"{self._words:<27}{seconds:6.1f} s")
+            self._stage, self._words, self._since = name, words, time.monotonic()
+        self.draw(fraction, words)
+
+    def __exit__(self, *raised: object) -> None:
+        if raised[0] is None:
+            self.stage("", "", 1.0)
+        super().__exit__(*raised)
 
 
 def in_notebook() -> bool:

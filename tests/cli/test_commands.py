@@ -15,8 +15,7 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from regweave import notices
-from regweave.cli import app as program
-from regweave.cli import main
+from regweave.cli import app as program, main
 from regweave.cli.app import command_line
 from regweave.errors import ResourceError
 from regweave.io import (
@@ -240,14 +239,14 @@ def test_how_a_command_ends(monkeypatch, capsys, error, status, text):
 def test_process_status_and_termination(spawn, tmp_path):
     """One true process: the exit status, and a scheduler's or a closed terminal's signal leaves no half result."""
     script = (
-        "import sys, time; from regweave.cli import app as program; from regweave.io import prepare_output\n"
+        "import sys, time; from regweave.cli import app as program, main; from regweave.io import prepare_output\n"
         "sys.modules['regweave.cli.slow'] = sys.modules['__main__']; app = program.command_line()\n"
         "program.COMMANDS['slow'] = ('slow', 'Program', 'Wait.')\n"
         "def slow(out: str) -> None:\n"
         "    with prepare_output(out) as folder:\n"
         "        (folder / 'half').touch(); print('ready', flush=True); time.sleep(60)\n"
         "slow.__annotations__ = {'out': str, 'return': None}\n"
-        "app.command()(slow); sys.exit(program.main(['slow', sys.argv[1]]))\n"
+        "app.command()(slow); sys.exit(main(['slow', sys.argv[1]]))\n"
     )
     processes = {name: spawn(sys.executable, "-c", script, tmp_path / name) for name in ("SIGTERM", "SIGHUP")}
     for name, process in processes.items():
@@ -264,9 +263,7 @@ def test_names_that_are_not_utf8_are_printed(tmp_path):
     write_image(tmp_path / "x.nii.gz", Volume(data, FIXED))
     (tmp_path / "x.nii.gz").rename(path)
     # A process of its own: the stream that pytest puts in the place of stdout encodes nothing.
-    code = (
-        "import sys; from regweave.cli.app import main; sys.exit(main(['check', *w]) or main(['check', '--json', *w]))"
-    )
+    code = "import sys; from regweave.cli import main; sys.exit(main(['check', *w]) or main(['check', '--json', *w]))"
     command = [sys.executable, "-c", code.replace("*w", "sys.argv[1]"), str(path)]
     run = subprocess.run(command, capture_output=True, check=False)
     assert run.returncode == 0, run.stderr

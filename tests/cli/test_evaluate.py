@@ -8,8 +8,7 @@ import pytest
 
 from made_pairs import SAD, small_settings, write_pair
 from phantoms import make_phantom
-from regweave.cli import evaluate as command
-from regweave.cli import main
+from regweave.cli import evaluate as command, main
 from regweave.cli.tables import terminal_text
 from regweave.config.settings import preset
 from regweave.errors import RegweaveError

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from regweave import errors
-from regweave.cli import app as program
-from regweave.cli import main
+from regweave.cli import app as program, main
 from regweave.cli.app import WIDTH
 from regweave.cli.tables import terminal_text, text_table
 from regweave.io import read_transform, write_image, write_labels, write_transform

@@ -11,8 +11,7 @@ from made_dicom import Made, Roi, circle, rtstruct, save, uid, write_rtstruct, w
 
 from regweave.contours import carry_set
 from regweave.errors import RegweaveError
-from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series
-from regweave.io.dicom.rtstruct import write_rtstruct as write_set
+from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series, write_rtstruct as write_set
 from regweave.io.dicom.series import read_series
 from regweave.types import Field, Transform
 

@@ -5,8 +5,7 @@ from math import prod
 import exhaustive
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
 from regweave.engines import available, get, solver

@@ -80,7 +80,7 @@ def _child(call: Call, folder: Path, logs: Path) -> None:
 
 
 def _perform(call: Call) -> int:
-    from regweave.cli.app import main  # loaded before the fork
+    from regweave.cli import main  # loaded before the fork
     from regweave.errors import RegweaveError
 
     if isinstance(call, list):

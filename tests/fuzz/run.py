@@ -31,7 +31,7 @@ import regweave.cli.app
 
 KEPT = Path(__file__).parents[2] / "build" / "fuzz"
 NEUTRAL_SHARE = 0.05
-assert regweave.cli.app.main  # loaded once, here: a child has no time for it
+assert regweave.cli.app.make_app  # loaded once, here: a child has no time for it
 
 
 @dataclass(frozen=True)

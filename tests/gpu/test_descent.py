@@ -5,8 +5,7 @@ from scipy import ndimage
 
 from regweave import _core
 from regweave.config.settings import Refine
-from regweave.registration import cpu as class_weights
-from regweave.registration import cpu as steps
+from regweave.registration import cpu as class_weights, cpu as steps
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.voxels import change_level, shrink_geometry
 from regweave.types import Geometry

@@ -9,8 +9,7 @@ import pytest
 from phantoms import make_phantom
 from regweave.config.settings import Refine, Settings, preset
 from regweave.errors import ResourceError, UsageError
-from regweave.registration import cuda as memory
-from regweave.registration import devices
+from regweave.registration import cuda as memory, devices
 from regweave.registration.align import align, refine
 from regweave.registration.cpu import CPU
 

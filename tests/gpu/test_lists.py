@@ -10,8 +10,7 @@ from regweave.jobs.runner import Method, Runner, ScoringTask, pair_score, score_
 from regweave.jobs.table import pairs_on_disk
 from regweave.jobs.workers import Placement, Team, on_processes, place
 from regweave.learning import samples
-from regweave.registration import cuda as device
-from regweave.registration import devices
+from regweave.registration import cuda as device, devices
 from regweave.run import register as road
 from regweave.run.read import Reading
 

@@ -9,8 +9,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.spatial.transform import Rotation
 
 from regweave.errors import RegweaveError, RegweaveWarning

@@ -10,7 +10,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from regweave.cli.app import main
+from regweave.cli import main
 from regweave.errors import RegweaveError, RegweaveWarning, ResourceError
 from regweave.io import image_sha256, inspect_image, read_image, read_labels, read_transform, sha256
 from regweave.io.disk import files as limits

@@ -30,11 +30,11 @@ from regweave.io import (
     read_labels,
     require_absent,
     write,
+    write as deflate,
     write_displacement,
     write_image,
     write_labels,
 )
-from regweave.io import write as deflate
 from regweave.io.disk import outputs
 from regweave.io.disk.outputs import PART, check_name, clear, sweep, working_folder
 from regweave.threads import kernel_threads

@@ -13,9 +13,7 @@ import pytest
 
 from regweave import _core
 from regweave.errors import RegweaveError, UsageError
-from regweave.jobs import runner as scoring
-from regweave.jobs import store as batch
-from regweave.jobs import workers as cluster_module
+from regweave.jobs import runner as scoring, store as batch, workers as cluster_module
 from regweave.jobs.runner import ScoringTask, score_dice, score_pair
 from regweave.jobs.store import content_hash, run_tasks
 from regweave.jobs.workers import Team, attempt, code_of

@@ -8,12 +8,10 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 from exhaustive import EXHAUSTIVE
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from regweave.errors import RegweaveWarning
-from regweave.learning import cutting_plane
-from regweave.learning import lssvm as cccp
+from regweave.learning import cutting_plane, lssvm as cccp
 from regweave.learning.cutting_plane import Convex, Cuts, Oracle, Regulariser, solve
 from regweave.learning.lssvm import Fit, LssvmOptions, fit_lssvm
 from regweave.learning.samples import Sample, can_lose

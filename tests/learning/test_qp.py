@@ -3,8 +3,7 @@
 import clarabel
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import sparse
 
 from regweave.learning import cutting_plane as qp

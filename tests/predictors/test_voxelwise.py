@@ -11,8 +11,7 @@ from regweave import predictors
 from regweave._core import perceptron_cross_entropy
 from regweave._core.builds import load, usable
 from regweave.io.images import read_image, read_labels
-from regweave.predictors import BLUR_VOXELS, Examples, Parts, maps_from_labels
-from regweave.predictors import perceptron as voxelwise
+from regweave.predictors import BLUR_VOXELS, Examples, Parts, maps_from_labels, perceptron as voxelwise
 from regweave.predictors._features import Sizes, WorkingGrid, features
 from regweave.predictors.perceptron import Options, VoxelPredictor, fit_perceptron
 from regweave.threads import kernel_threads

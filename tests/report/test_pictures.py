@@ -66,10 +66,10 @@ def shown():
 def test_planes_are_square_in_millimetres_and_show_both_images_and_the_outline():
     found = closeups(shown())
     assert list(found) == [7]
-    assert [one.text for one in found[7]] == ["cord, axial", "cord, coronal", "cord, sagittal"]
+    assert [one["text"] for one in found[7]] == ["cord, axial", "cord, coronal", "cord, sagittal"]
     # 20 mm and twice 15 mm of margin across; along the slices 30 mm, and what the scan has beyond
     for one, size_mm in zip(found[7], [(50, 50), (60, 50), (60, 50)], strict=True):
-        head, body = one.address.split(",")
+        head, body = one["address"].split(",")
         assert head == "data:image/png;base64"
         picture = decode(base64.b64decode(body))
         assert picture.shape[0] / picture.shape[1] == size_mm[0] / size_mm[1]

@@ -16,7 +16,7 @@ from regweave.measures.verdict import parse_rules
 from regweave.report.page import render
 from regweave.report.registration import record_context, subtitle, write_page
 from regweave.report.viewer import FIXED_AND_MOVING, Display
-from regweave.run import images as arrays
+from regweave.run import result as arrays
 from regweave.run.record import Modalities, ModelUse, Provenance, StartRecord
 from regweave.run.result import Result
 from regweave.types import Geometry

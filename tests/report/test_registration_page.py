@@ -14,9 +14,8 @@ from regweave.measures.landmarks import LandmarkPairs
 from regweave.report import registration
 from regweave.report.registration import registration_page, write_page
 from regweave.report.viewer import Viewer
-from regweave.run.images import OutputImages
 from regweave.run.register import register
-from regweave.run.result import load
+from regweave.run.result import Images, load
 from regweave.types import Field, Geometry, Image, ImagePair, Transform, Volume
 
 
@@ -111,7 +110,8 @@ def test_volumes_on_the_page_are_those_of_the_files(result_folder, monkeypatch):
     for name, codes in shown.labels.items():
         np.testing.assert_array_equal(codes, maps[name].data[part])  # labels 1 to 6 are codes 1 to 6
     monkeypatch.setitem(registration.BUDGETS, "small", 6000)
-    text = registration_page(load(result_folder), result_folder, "small")
+    found = load(result_folder)
+    text = registration_page(found, Viewer(found, result_folder, registration.BUDGETS["small"]), result_folder)
     assert "reduced from" in text
     assert np.prod(embedded(text, "view-data")["shape"]) <= 6000
 
@@ -123,9 +123,9 @@ def test_a_page_of_128_cubed_voxels_of_noise_stays_below_15_mb(result_folder):
     geometry = Geometry(shape, np.diag([2.0, 2.0, 2.0, 1.0]))
     transform = Transform(Field(rng.normal(size=(3, *shape)).astype(np.float32), geometry), np.eye(4))
     fixed, moving, warped = (Volume(rng.normal(size=shape).astype(np.float32), geometry) for _ in range(3))
-    images = OutputImages(transform, transform, warped, None, ImagePair(Image.of(fixed), Image.of(moving)))
+    images = Images.made(transform, transform, warped, None, ImagePair(Image.of(fixed), Image.of(moving)))
     noise = load(result_folder).model_copy(update={"images": images})
-    size = len(registration_page(noise, result_folder).encode())
+    size = len(registration_page(noise, Viewer(noise, result_folder), result_folder).encode())
     assert 8e6 < size < 15e6  # nothing compresses here: scans are smaller
 
 

@@ -6,10 +6,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from regweave.cli.app import main
+from regweave.cli import main
 from regweave.errors import RegweaveError
 from regweave.io.disk import files as limits
-from regweave.run.images import read_arrays
+from regweave.run.result import read_arrays
 
 
 def test_arrays_come_back(tmp_path):
@@ -24,7 +24,7 @@ def test_archives_that_are_none(tmp_path, monkeypatch):
     path = tmp_path / "x.npz"
     np.savez_compressed(path, a=np.zeros(100_000))
     content = path.read_bytes()
-    monkeypatch.setattr("regweave.run.images.MAX_ARCHIVE_BYTES", 800_000)
+    monkeypatch.setattr("regweave.run.result.MAX_ARCHIVE_BYTES", 800_000)
     with pytest.raises(RegweaveError, match=r"E102.*allowed are 800000"):
         read_arrays(path, "a")
     monkeypatch.undo()

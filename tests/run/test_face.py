@@ -20,7 +20,7 @@ from regweave.cli import main
 from regweave.cli.app import load_command
 from regweave.errors import UsageError
 from regweave.io.images import read_image, read_labels
-from regweave.progress import Bar, RegistrationBar
+from regweave.progress import Bar, StagedBar
 from regweave.run.read import Reading
 from regweave.run.warp import GridWords
 
@@ -169,7 +169,7 @@ def test_a_bar_is_drawn_on_a_terminal_and_wiped_and_not_in_a_pipe(pair, tiny, mo
         rw.register(pair.fixed, pair.moving, config=tiny, **silent)
         assert sys.stderr.getvalue() == ""
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with RegistrationBar() as bar:
+    with StagedBar() as bar:
         bar(rw.Progress("begin", 0, 2, "CT"))
         bar(rw.Progress("levels", 1, 2, "step"))
     assert sys.stderr.getvalue() == ""

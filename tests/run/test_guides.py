@@ -15,7 +15,7 @@ from regweave import notices
 from regweave.cli import main
 from regweave.config.settings import Refine
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
-from regweave.run.guides import asked_guides
+from regweave.run.start import asked_guides
 from regweave.types import Geometry, LabelMap, Volume
 
 WHOLE = ["brainstem", "cord", "mandible", "left parotid", "right parotid"]
@@ -84,7 +84,7 @@ def test_guided_structures_meet_and_the_others_are_scored_as_ever(plain, guided,
     assert "guides" not in plain.summary()["provenance"]
     result = run(pair, guide=["brainstem", "Parotid_L"])
     assert set(result.guided) == {PARTS["brainstem"], PARTS["left parotid"]}
-    judged = [s.label for s in result.judged_score.counted]
+    judged = [s.label for s in result.score.among(result.guided, inside=False).counted]
     assert PARTS["mandible"] in judged
     assert PARTS["brainstem"] not in judged
     assert after(result, PARTS["mandible"]) > after(plain, PARTS["mandible"]) - 0.02

@@ -7,8 +7,7 @@ from phantoms import make_phantom
 from regweave.config.settings import Settings, preset, preset_names
 from regweave.errors import ResourceError, UsageError
 from regweave.registration.align import align
-from regweave.run import memory
-from regweave.run import memory as machine
+from regweave.run import memory, memory as machine
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.voxels import shrink_geometry
 from regweave.types import Geometry, WeightTable
@@ -27,7 +26,7 @@ def test_threads_as_asked_or_as_the_scheduler_and_the_container_say(monkeypatch)
     assert machine.allowed_threads() >= 1
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(machine, "_container_quota", lambda: 1)
+    monkeypatch.setattr(machine.Path, "read_text", lambda *_, **__: "150000 100000")
     assert machine.allowed_threads() == 1
 
 

@@ -11,7 +11,7 @@ from regweave.cli import main
 from regweave.config.settings import preset
 from regweave.errors import RegweaveError
 from regweave.io import read_transform, write_image
-from regweave.run.images import usual_outputs
+from regweave.run import result
 from regweave.spatial.warp import warp_image, warp_points
 
 ALWAYS = {"result.json", ".regweave-result"}
@@ -94,7 +94,11 @@ def test_chosen_files_here_and_by_the_command(shrunken, tmp_path, folder, pair, 
     assert {p.name for p in (tmp_path / "one").iterdir()} == ALWAYS | {"transform.h5"}
     shrunken.save(tmp_path / "usual")
     assert (tmp_path / "usual" / "displacement.nii.gz").exists()  # the image is small
-    assert "displacement" not in usual_outputs(256 * 128 * 256)
+    kept = shrunken.images
+    for size, there in ((kept.warped.data.size, True), (kept.warped.data.size - 1, False)):
+        monkeypatch.setattr(result, "SMALL_VOXELS", size)
+        made = result.Images.made(kept.transform, kept.inverse, kept.warped, None, kept.pair)
+        assert ("displacement" in made.usual) is there
     for wrong in (["warped", "nonsense"], [], ["report", "warped"]):
         with pytest.raises(RegweaveError, match="E119"):
             shrunken.save(tmp_path / "none", write=wrong)

@@ -10,7 +10,7 @@ from made_pairs import small_settings, write_pair
 from phantoms import make_phantom
 from regweave import notices
 from regweave.errors import UsageError
-from regweave.report.boilerplate import boilerplate
+from regweave.report.registration import boilerplate
 from regweave.run.job import recorded_call
 from regweave.run.register import register
 from regweave.run.rigid import names_of, rigid_parts

@@ -13,8 +13,7 @@ from regweave.jobs.runner import REFINE
 from regweave.jobs.table import PairFiles, one_by_one
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.predictors import Examples
-from regweave.predictors.perceptron import Options
-from regweave.predictors.perceptron import fit as fit_perceptron
+from regweave.predictors.perceptron import Options, fit as fit_perceptron
 from regweave.run.memory import Cache
 from regweave.run.read import read_inputs
 from regweave.training import columns as learner

@@ -1,4 +1,4 @@
-"""Entry point of the program ``regweave``: its commands, their common settings, and the exit statuses."""
+"""Program ``regweave``: its commands, their common settings, its streams and signals, and the exit statuses."""
 
 import errno
 import io
@@ -9,9 +9,10 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -21,8 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import regweave
-from regweave import notices
-from regweave.errors import EXIT_INTERNAL, EXIT_OK, Cancelled, RegweaveError, ResourceError
+from regweave.errors import EXIT_OK, Cancelled, RegweaveError
 from regweave.notices import terminal_safe
 
 WIDTH = 80  # columns of help and tables
@@ -42,35 +42,26 @@ class CommandLine(typer.Typer):
 
     def add(self, *calls: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
         """Add a function; typed calls of it, each at most 76 characters, end its help."""
-        return self.command(epilog=examples(*calls), **settings)
+        return self.command(epilog="\n".join(["Examples:", *(f"  {call}" for call in calls)]), **settings)
 
 
-def command_line(**settings: Any) -> CommandLine:
-    """Return an empty command line."""
-    return CommandLine(**SETTINGS, add_completion=False, **settings)
+command_line = partial(CommandLine, **SETTINGS, add_completion=False)
+"""An empty command line."""
 
 
 def usual(names: str) -> type[TyperCommand]:
     """Return a class of commands whose ``--help`` shows the named options alone; ``--help-all`` shows all."""
 
     class Usual(TyperCommand):
-        def get_help_option(self, ctx: Any) -> Any:
-            found: Any = super().get_help_option(ctx)
-            found.help = f"Show this message and exit; {HELP_ALL} shows all options."
-            return found
-
         def format_help(self, ctx: Any, formatter: Any) -> None:
+            if (option := self.get_help_option(ctx)) is not None:
+                option.help = f"Show this message and exit; {HELP_ALL} shows all options."
             for parameter in self.params:
                 named = parameter.name in names.split() or HELP_ALL in words.get()
                 vars(parameter)["hidden"] = parameter.param_type_name == "option" and not named
             super().format_help(ctx, formatter)
 
     return Usual
-
-
-def examples(*calls: str) -> str:
-    """Return the end of a help text: typed calls."""
-    return "\n".join(["Examples:", *(f"  {call}" for call in calls)])
 
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -105,8 +96,11 @@ GROUPS: dict[str, tuple[str, str]] = {
 }
 """Commands that the list shows as one, and its line there; each is called with or without the name of its group."""
 SHORT = {"weights": ["models"], "signoff": ["clinic", "signoff"]}  # short forms of commands that the list leaves out
-FIRST = ("regweave demo", "regweave register later.nii.gz planning.nii.gz -o result", "regweave register --help")
-"""Calls that a newcomer may try."""
+FIRST = """Examples:
+  regweave demo
+  regweave register later.nii.gz planning.nii.gz -o result
+  regweave register --help"""
+INTERRUPTED = 130  # exit status of typer where Ctrl-C ends a command
 STOPS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Windows has no terminal that hangs up."""
 EXIT_STATUS = """Exit status:
@@ -127,13 +121,6 @@ class _Commands(TyperGroup):
         """Find a command by the first word, as the list does, and load its module."""
         name, listed, rest = super().resolve_command(ctx, [*SHORT.get(args[0], args[:1]), *args[1:]])
         return name, load_command(name) if name in COMMANDS else listed, rest
-
-    def invoke(self, ctx: Any) -> Any:
-        """Load and run a command; Ctrl-C becomes an error of ours before typer turns it into exit status 130."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            raise Cancelled("E190", "cancelled", "nothing was written") from error
 
 
 @contextmanager
@@ -167,7 +154,7 @@ def _program(
 
 def make_app() -> typer.Typer:
     """Put the program together: its commands are names and lines of help until one is called."""
-    app = typer.Typer(**SETTINGS, cls=_Commands, epilog=f"{examples(*FIRST)}\n\n{EXIT_STATUS}")
+    app = typer.Typer(**SETTINGS, cls=_Commands, epilog=f"{FIRST}\n\n{EXIT_STATUS}")
     app.callback()(_program)
     grouped = {name: group for group, (members, _) in GROUPS.items() for name in members.split()}
     groups = {group: typer.Typer(**SETTINGS, cls=_Commands, add_completion=False) for group in GROUPS}
@@ -183,44 +170,7 @@ def make_app() -> typer.Typer:
     return app
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program with a command line, by default that of the process; return an exit status of `EXIT_STATUS`."""
-    with guarded_streams():
-        return _run(None if arguments is None else list(arguments))
-
-
-def _run(arguments: list[str] | None) -> int:
-    try:
-        try:
-            with _warnings_as_lines(), _stops_as_interrupts():
-                words.set(tuple(sys.argv[1:] if arguments is None else arguments))
-                typed = ["--help" if word == HELP_ALL else word for word in words.get()]
-                make_app()(args=typed, prog_name="regweave")
-        finally:
-            sys.stdout.flush()  # here, where a failure has a message and a status
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else EXIT_OK
-    except (Cancelled, KeyboardInterrupt) as error:
-        left = error.hint if isinstance(error, Cancelled) else "nothing was written"
-        return _fail(f"cancelled; {left}", Cancelled.exit_status)
-    except RegweaveError as error:
-        return _fail(f"error {error.code}: {error.message}\n  {error.hint}", error.exit_status)
-    except MemoryError:
-        text = "error E140: the machine has not enough memory for this\n  use smaller images or a coarser preset"
-        return _fail(text, ResourceError.exit_status)
-    except Exception as error:
-        report = _write_report(error)
-        text = f"internal error ({type(error).__name__}): this is a fault of the program, not of your files"
-        return _fail(f"{text}\n  please send the report {report} to the authors", EXIT_INTERNAL)
-    return EXIT_OK
-
-
-def _fail(text: str, status: int) -> int:
-    print(text, file=sys.stderr)
-    return status
-
-
-def _write_report(error: Exception) -> Path:
+def write_report(error: Exception) -> Path:
     """Write where it happened, without the error's own text and the arguments: they may name a patient."""
     lines = [
         f"regweave {regweave.__version__}, Python {platform.python_version()}, {platform.platform()}\n",
@@ -234,22 +184,18 @@ def _write_report(error: Exception) -> Path:
     return Path(stream.name)
 
 
-@contextmanager
-def _warnings_as_lines() -> Iterator[None]:
-    """Print our warnings as one line each on stderr, none of them twice; those of libraries do not change."""
-    shown: set[str] = set()
+class WarningLines(set[str]):
+    """Our warnings that were printed."""
 
-    def show(text: str) -> None:
-        if text not in shown:
-            shown.add(text)
+    def __call__(self, text: str) -> None:
+        """Print a warning as one line on stderr, none of them twice; those of libraries do not change."""
+        if text not in self:
+            self.add(text)
             print(f"warning {text}", file=sys.stderr)
 
-    with notices.shown_by(show):
-        yield
-
 
 @contextmanager
-def _stops_as_interrupts() -> Iterator[None]:
+def stops_as_interrupts() -> Iterator[None]:
     """Let a job scheduler's SIGTERM and a terminal that is closed clean up as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield

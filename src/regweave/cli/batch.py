@@ -10,11 +10,10 @@ import typer
 from regweave.cli import options as opt
 from regweave.cli.app import command_line, resumable, usual
 from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT
-from regweave.jobs.batch import RESULTS, Batch, BatchJob
-from regweave.jobs.batch import batch as run
+from regweave.jobs.batch import RESULTS, Batch, BatchJob, batch as run
 from regweave.jobs.workers import Cluster
 from regweave.progress import BatchBar
-from regweave.run.images import parse_outputs
+from regweave.run.result import parse_outputs
 
 app = command_line()
 

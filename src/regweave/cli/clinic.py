@@ -27,7 +27,7 @@ from regweave.progress import Bar, BatchBar, StagedBar
 from regweave.report.batch import good_results
 from regweave.report.page import render
 from regweave.report.signoff import Reviewable, collected, read_signoff, require_match
-from regweave.run.images import FILES
+from regweave.run.result import FILES
 
 ALONE = ("rtstruct", "series", "fixed_points", "moving_points", "guide_points", "guide", "threads")
 """Options of one patient, which a list does not take."""

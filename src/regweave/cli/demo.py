@@ -87,23 +87,14 @@ def as_text(summary: DemoSummary, output: Path, seconds: float) -> str:
         (name, [*(f"{share:.2f}" for share in row.values()), "uniform" if name in summary.uniform else "learned"])
         for name, row in summary.shares.items()
     ]
-    return "\n".join(
-        [
-            _filled(summary.opening()),
-            "",
-            "Dice of the held-out patients",
-            text_table("", ["mean", *summary.structures], dice),
-            "",
-            "Share of each metric in the weights of a structure",
-            text_table("", [*summary.members, "weights"], shares),
-            "",
-            *(_filled(f"- {line}", "  ") for line in summary.sentences()),
-            "",
-            f"time  {duration(seconds)} min",
-            f"open  {output / INDEX}",
-        ]
-    )
 
+    def filled(text: str, indent: str = "") -> str:
+        return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
-def _filled(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([
+        filled(summary.opening()), "", "Dice of the held-out patients",
+        text_table("", ["mean", *summary.structures], dice), "", "Share of each metric in the weights of a structure",
+        text_table("", [*summary.members, "weights"], shares), "",
+        *(filled(f"- {line}", "  ") for line in summary.sentences()), "",
+        f"time  {duration(seconds)} min", f"open  {output / INDEX}",
+    ])  # fmt: skip

@@ -117,22 +117,17 @@ def suggest(
 def as_dict(path: Path, model: Model) -> dict[str, Any]:
     """Return the weights, the card and the evidence of a model as JSON values."""
     w = model.weights
+    rows = zip(w.members, w.matrix.tolist(), strict=True)
     return {
-        "file": str(path),
-        "card": None if model.card is None else model.card.model_dump(),
-        "modality": model.modality,
+        "file": str(path), "card": None if model.card is None else model.card.model_dump(), "modality": model.modality,
         "domain": None if model.domain is None else model.domain.model_dump(mode="json"),
-        "classes": {str(c): model.class_name(c) for c in w.classes},
-        "members": list(w.members),
-        "weights": {
-            member: dict(zip(map(str, w.classes), row.tolist(), strict=True))
-            for member, row in zip(w.members, w.matrix, strict=True)
-        },
+        "classes": {str(c): model.class_name(c) for c in w.classes}, "members": list(w.members),
+        "weights": {member: dict(zip(map(str, w.classes), row, strict=True)) for member, row in rows},
         "pairwise": w.pairwise,
         "stiffness": None if w.stiffness is None else dict(zip(map(str, w.classes), w.stiffness.tolist(), strict=True)),
         "predictor": None if model.predictor is None else predictor_facts(model.predictor),
         "evidence": model.training.to_json(),
-    }
+    }  # fmt: skip
 
 
 def as_text(path: Path, model: Model) -> str:

@@ -1,7 +1,5 @@
 """Options of commands: made from the fields of classes of options, or shared by several commands."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, is_dataclass
@@ -10,13 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from regweave.config.settings import preset_names, read_table
 from regweave.errors import UsageError
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
 from regweave.model import shipped_models
-from regweave.options import declared, table_values, type_of
+from regweave.options import declared, type_of
 from regweave.run.job import Method
 
 
@@ -36,7 +35,22 @@ def from_fields(command: Callable[..., None], *, rare: bool = False, only: Colle
             typed = [f for f in declared(kind) if f.metadata["cli"].get("typed", str) is not None]
             usual = [f for f in typed if rare or not f.metadata["cli"].get("table")]
             classes[name] = [f for f in typed if f.name in only] if only else usual
-            parameters += [_parameter(kind, f) for f in classes[name]]
+            for field in classes[name]:
+                cli = field.metadata["cli"]
+                typed = cli["typed"] if "typed" in cli else type_of(kind, field)
+                shown = {
+                    "help": field.metadata["help"].split(". ")[0].removesuffix(".") + ".",  # the first sentence
+                    "autocompletion": COMPLETE.get(cli.get("complete")), "rich_help_panel": cli.get("panel"),
+                    "metavar": cli.get("metavar"),
+                }  # fmt: skip
+                named = field.kw_only or "flags" in cli
+                flags = cli.get("flags", (f"--{field.name.replace('_', '-')}",) if typed is bool else ())
+                info = typer.Option(*flags, **shown) if named else typer.Argument(**shown, show_default=False)
+                default = inspect.Parameter.empty if field.default is MISSING else field.default
+                parameters.append(inspect.Parameter(
+                    field.name, inspect.Parameter.KEYWORD_ONLY if named else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                    default=cli.get("absent", default), annotation=Annotated[typed, info],
+                ))  # fmt: skip
         else:
             parameters.append(parameter.replace(annotation=kind))
 
@@ -51,31 +65,18 @@ def from_fields(command: Callable[..., None], *, rare: bool = False, only: Colle
     return call
 
 
-def _parameter(kind: type[Any], field: Field[Any]) -> inspect.Parameter:
-    """Return the argument of a command for a field; its help is the first sentence of the field's."""
-    cli = field.metadata["cli"]
-    typed = cli["typed"] if "typed" in cli else type_of(kind, field)
-    shown = {"help": field.metadata["help"].split(". ")[0].removesuffix(".") + "."}
-    shown |= {
-        "autocompletion": COMPLETE.get(cli.get("complete")),
-        "rich_help_panel": cli.get("panel"),
-        "metavar": cli.get("metavar"),
-    }
-    default = cli.get("absent", inspect.Parameter.empty if field.default is MISSING else field.default)
-    if field.kw_only or "flags" in cli:
-        flags = (f"--{field.name.replace('_', '-')}",) if typed is bool else ()
-        info = typer.Option(*cli.get("flags", flags), **shown)
-        return inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[typed, info]
-        )
-    place = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    info = typer.Argument(**shown, show_default=False)
-    return inspect.Parameter(field.name, place, default=default, annotation=Annotated[typed, info])
-
-
 def job_table(config: object) -> dict[str, Any]:
-    """Return the options in the table ``[register]`` of a settings file."""
-    return table_values(Method, read_table(config if isinstance(config, Path) else None, "register"), "register")
+    """Return the options in the table ``[register]`` of a settings file; E194 names what is unknown or not allowed."""
+    content = read_table(config if isinstance(config, Path) else None, "register")
+    known, found = {f.name: f for f in declared(Method, table=True)}, {}
+    for name, value in content.items():
+        try:
+            found[name] = TypeAdapter(type_of(Method, known[name])).validate_python(value)
+        except (KeyError, ValidationError) as error:
+            what = "unknown" if isinstance(error, KeyError) else f"{value!r}: {error.errors()[0]['msg']}"
+            hint = f"known are {', '.join(known)}; see `regweave presets show`"
+            raise UsageError("E194", f"{name} in the table [register] of the settings is {what}", hint) from error
+    return found
 
 
 def complete_preset(typed: str) -> list[str]:

@@ -19,7 +19,7 @@ from regweave.cli import options as opt
 from regweave.cli.app import WIDTH, command_line
 from regweave.config.settings import preset, preset_names
 from regweave.measures.verdict import CLINIC, SHIPPED, clinic_rules, default_rules, read_rules, shipped_text
-from regweave.options import in_table, table_text
+from regweave.options import declared, table_text
 from regweave.registration import devices
 from regweave.registry import plugins_found
 from regweave.run.job import Method
@@ -59,7 +59,7 @@ def show(
     print(
         found.model_dump_json(indent=1)
         if as_json
-        else f"{found.toml()}\n{table_text(in_table(Method), 'register')}\n{default_table()}",
+        else f"{found.toml()}\n{table_text(declared(Method, table=True), 'register')}\n{default_table()}",
         end="\n" * as_json,
     )
 

@@ -18,20 +18,19 @@ from regweave.config.settings import choose_settings
 from regweave.errors import UsageError
 from regweave.io import overlap_fraction, prepare_output
 from regweave.io.dicom.series import series_by_place
+from regweave.io.disk.records import REPORT
 from regweave.io.modality import describe_modalities
 from regweave.notices import terminal_safe
-from regweave.progress import BEFORE_FILES, RegistrationBar
-from regweave.run import images
-from regweave.run.images import parse_outputs
+from regweave.progress import BEFORE_FILES, StagedBar
+from regweave.report.registration import draw
 from regweave.run.job import FILES, POINTS, Job, check_method, recorded_call
 from regweave.run.memory import allowed_threads, forecast, physical_memory_mb
 from regweave.run.read import read_inputs
 from regweave.run.register import run
 from regweave.run.resolve import bank_for, with_stated
-from regweave.run.result import Result, load
+from regweave.run.result import Result, load, parse_outputs
 from regweave.threads import kernel_threads
 
-PAGE = images.FILES["report"]
 PLANNED = (
     "fixed", "moving", "preset", "config", "nifti_frame", "nonfinite", "follow_links", "fixed_mask", "moving_mask",
     "fixed_modality", "moving_modality", "threads",
@@ -86,19 +85,19 @@ def register(
         raise UsageError("E192", "FIXED and MOVING are needed", "name both images, or a record with --from")
     else:
         check_method(job)
-    shown = RegistrationBar(lines=True, shown=not quiet, writes=True)
+    shown = StagedBar(lines=True, shown=not quiet, writes=True)
     with prepare_output(output, overwrite=overwrite) as folder, shown as bar:
-        result = run(job, bar).with_command(("regweave", *words.get()))
-        chosen = result.images.usual_outputs() if named is None else named
+        result = run(job, bar, command=("regweave", *words.get()))
+        chosen = result.images.usual if named is None else named
         page = "report" in chosen
         bar.stage("write", "files and page" if page else "files", BEFORE_FILES)
         result = result.write_files(folder, chosen).release_images(folder)  # a page of large images needs their memory
         if page:
-            result = result.write_page(folder)
+            result = draw(result, folder)
     result = result.release_images(output)
     if as_json:
         record = json.loads((output / "result.json").read_text(encoding="utf-8"))
-        where = {"output": str(output), "page": str(output / PAGE) if page else None}
+        where = {"output": str(output), "page": str(output / REPORT) if page else None}
         print(json.dumps({**where, **record}, indent=1, ensure_ascii=False))
     elif not quiet:
         print_result(result, output, page=page)
@@ -147,7 +146,7 @@ def print_result(result: Result, output: Path, *, page: bool) -> None:
     console.print(f"time        {sum(result.seconds.values()):.1f} s, of these {files} {after:.1f} s")
     console.print(f"result      {output}", soft_wrap=True)
     if page:
-        console.print(f"page        {output / PAGE}", soft_wrap=True)
+        console.print(f"page        {output / REPORT}", soft_wrap=True)
     gap = max((s.gap for s in result.steps), default=0.0)
     proof = f"solver      within {gap:.3%} of its own optimum (says nothing about anatomy)"
     console.print(proof, style="dim")

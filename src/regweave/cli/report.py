@@ -15,7 +15,6 @@ from regweave.jobs.batch import FORMAT
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.verdict import Rules, read_rules
 from regweave.report import batch, demo, evaluation, registration, training
-from regweave.report.boilerplate import boilerplate
 
 app = command_line()
 
@@ -63,7 +62,7 @@ def report(
     is judged again on its page; its results.json keeps the verdicts it has.
     """
     if methods:
-        text = boilerplate(result)
+        text = registration.boilerplate(result)
         print(json.dumps({"text": text}, ensure_ascii=False) if as_json else text)
         return
     if grades is not None:

@@ -45,25 +45,23 @@ def overlap_table(score: PairScore, *, plain: bool, guided: Collection[int] = ()
     for heading in ("as loaded", "after start", "after"):
         table.add_column(heading, justify="right")
     table.add_column("")
-    none = "-" if plain else "–"
-
-    def shown(values: Iterable[float]) -> list[str]:
-        return [none if math.isnan(value) else f"{value:.3f}" for value in values]
-
-    for mean, part in (
-        ("mean", score.among(guided, inside=False)),
-        ("mean of guides", score.among(guided, inside=True)),
-    ):
+    rows: list[tuple[str | Text, Iterable[float], str | Text]] = []
+    for mean, inside in (("mean", False), ("mean of guides", True)):
+        part = score.among(guided, inside=inside)
         if part.counted:
-            table.add_row(mean, *shown(part.means().values()), "")
+            rows.append((mean, part.means().values(), ""))
         ordered = sorted(part.structures, key=lambda s: (not s.counted, s.dice_after if s.counted else s.label))
         for s in ordered[:MOST_LINES]:
             name = Text(short(s.name, LONGEST_IN_TEXT))
             state = ("guide" if s.label in guided else "") if s.state == "scored" else NOTES[s.state]
-            dice = shown((s.dice_before, s.dice_start, s.dice_after))
-            table.add_row(name, *dice, Text(state, "red" if s.counted and s.state != "scored" else "dim"))
+            note = Text(state, "red" if s.counted and s.state != "scored" else "dim")
+            rows.append((name, (s.dice_before, s.dice_start, s.dice_after), note))
         if len(ordered) > MOST_LINES:
-            table.add_row(Text(f"{len(ordered) - MOST_LINES} more in result.json", "dim"), "", "", "", "")
+            rows.append((Text(f"{len(ordered) - MOST_LINES} more in result.json", "dim"), (), ""))
+    none = "-" if plain else "–"
+    for title, values, last in rows:
+        cells = [none if math.isnan(value) else f"{value:.3f}" for value in values]
+        table.add_row(title, *(cells or ["", "", ""]), last)
     return table
 
 

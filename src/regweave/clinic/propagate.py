@@ -28,10 +28,10 @@ from regweave.model.model import Model
 from regweave.options import called, described, option
 from regweave.progress import Progress, StagedBar
 from regweave.registration import devices
-from regweave.run import images, memory
+from regweave.run import memory
 from regweave.run.job import POINTS
 from regweave.run.register import register
-from regweave.run.result import Result
+from regweave.run.result import FILES, Images, Result
 from regweave.run.rigid import names_of
 from regweave.spatial.voxels import shrink_geometry
 from regweave.spatial.warp import invert, warp_labels
@@ -444,15 +444,15 @@ def _settings_sha(result: Result) -> str:
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
-def _of_series(result: Result, pair: st.Pair, labels: LabelMap) -> images.OutputImages:
+def _of_series(result: Result, pair: st.Pair, labels: LabelMap) -> Images:
     """Return the images with today's labels, and with both series stated in the transforms."""
-    assert isinstance(result.images, images.OutputImages)
+    images = result.images
     assert result.transform.ends is not None
     shown = warp_labels(labels, Transform(Field.zero(pair.today.image.geometry)))
     today, plan = (one.series.identity.series_hash for one in (pair.today, pair.plan))
     ends = replace(result.transform.ends, start_series=today, target_series=plan)
     there, back = replace(result.transform, ends=ends), replace(result.inverse, ends=ends.turned())
-    return replace(result.images, warped_labels=shown, transform=there, inverse=back)
+    return Images.made(there, back, images.warped, shown, images.pair, images.nodes, images.limit)
 
 
 def write_contours(job: ContoursJob, output: str | Path, *, overwrite: bool = False) -> Propagation:
@@ -482,17 +482,17 @@ def _write_files(folder: Path, done: Propagation) -> Propagation:
     write_rtstruct(folder / RTSTRUCT, done.structures, done.today, source=done.planned, names=names, remarks=remarks)
     error_mm = reg.write_reg_deformable(folder / REG, done.transform, done.today, done.plan)
     done.result.images.write(folder, ["transform"])
-    write_labels(folder / images.FILES["labels"], done.labels)
+    write_labels(folder / FILES["labels"], done.labels)
     written = {
-        "transform_sha256": sha256(folder / images.FILES["transform"]),
+        "transform_sha256": sha256(folder / FILES["transform"]),
         "grid_error_mm": error_mm,
         "names": {old: new for old, new in names.items() if done.structures.named(old) is not None},
         "slices_mm": tuple(one.along_mm for one in done.today.slices),
         "files": {
             "structure set": RTSTRUCT,
             "registration": REG,
-            "transform": images.FILES["transform"],
-            "labels, one structure a voxel: the smallest where several overlap": images.FILES["labels"],
+            "transform": FILES["transform"],
+            "labels, one structure a voxel: the smallest where several overlap": FILES["labels"],
         },
     }
     seconds = {**done.result.seconds, "objects": time.perf_counter() - began}

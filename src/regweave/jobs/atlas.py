@@ -23,8 +23,7 @@ from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import INDEX, RecordPart, SafeName, Text, read_record, record_text, write_record
 from regweave.io.labels import in_numbering, join_names
 from regweave.io.transforms.files import write_linear
-from regweave.jobs.batch import FILES as WRITTEN
-from regweave.jobs.batch import STORE, StudyOptions, batch, file_hashes, is_whole
+from regweave.jobs.batch import FILES as WRITTEN, STORE, StudyOptions, batch, file_hashes, is_whole
 from regweave.jobs.network import Measured, compared_rows, new_people, own_segmentation
 from regweave.jobs.regions import region_table
 from regweave.jobs.store import run_tasks, worker_count
@@ -37,11 +36,10 @@ from regweave.model.model import Model
 from regweave.options import called, described, option
 from regweave.registration.initial import initial_affine
 from regweave.run.fusion import Fusion, fuse
-from regweave.run.images import FILES
 from regweave.run.read import Reading
+from regweave.run.result import FILES
 from regweave.spatial.warp import warp_image, warp_labels
-from regweave.types import Field as Displacement
-from regweave.types import Float32Array, LabelMap, Transform
+from regweave.types import Field as Displacement, Float32Array, LabelMap, Transform
 
 RECORD, EVALUATION, IMAGE, LABELS = "atlas.json", "evaluation.json", "image.nii.gz", "labels.nii.gz"
 NETWORK = "network.nii.gz"

@@ -28,13 +28,11 @@ from regweave.model.model import Model
 from regweave.options import called, described, option
 from regweave.progress import OnBatchProgress
 from regweave.registration.initial import METHODS
-from regweave.run.guides import asked_guides, require_labels
-from regweave.run.images import FILES as OUTPUTS
-from regweave.run.images import check_outputs
 from regweave.run.job import AUTO, Method, rules_of
 from regweave.run.read import Reading
 from regweave.run.register import register
-from regweave.run.result import Result, load
+from regweave.run.result import FILES as OUTPUTS, Result, check_outputs, load
+from regweave.run.start import asked_guides, require_labels
 
 LABELS = ("fixed_labels", "moving_labels")
 COMPANIONS = (*LABELS, *MASKS)

@@ -23,9 +23,9 @@ from regweave.jobs.table import Table, TableColumns, read_table
 from regweave.options import called, described, option
 from regweave.registration.initial import initial_affine
 from regweave.run.fusion import fuse
-from regweave.run.images import FILES
 from regweave.run.memory import allowed_threads
 from regweave.run.read import Reading
+from regweave.run.result import FILES
 from regweave.spatial.voxels import default_window
 from regweave.spatial.warp import chained, invert, warp_image, warp_labels
 from regweave.threads import kernel_threads, side_by_side

@@ -17,8 +17,7 @@ from pydantic import BaseModel, Field
 
 from regweave import registry
 from regweave._core import perceptron_cross_entropy
-from regweave.predictors import Classes, Examples, Names, Parts, Predictor, VoxelMm
-from regweave.predictors import _features as see
+from regweave.predictors import Classes, Examples, Names, Parts, Predictor, VoxelMm, _features as see
 from regweave.spatial.control_grid import numbers_of
 from regweave.spatial.voxels import shrink_geometry
 from regweave.threads import present_threads

@@ -185,7 +185,7 @@ def spread_of(
         beyond = side * (numbers - edge) - REACH * (upper - lower)
         far = [n for n in np.flatnonzero(beyond > 1e-9).tolist() if np.isfinite(numbers[n])]
         named = list(zip(names, numbers.tolist(), strict=True))
-        strips.append(Strip(title, form, named, float(median), frozenset(names[n] for n in far)))
+        strips.append((title, form, named, float(median), frozenset(names[n] for n in far)))
         scale = max(float(upper - lower), 1e-9)
         for n in far:
             one = {"place": n, "measure": title, "value": f"{numbers[n]:{form}}", "median": f"{median:{form}}"}

@@ -7,7 +7,6 @@ Numbers that are not finite are left out.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -417,44 +416,37 @@ def _grouped(
     return plot.markup(lowest + 48, empty=None if items else (LEFT + 60, TOP + 20))
 
 
-@dataclass(frozen=True)
-class Strip:
-    """Values of one measure by name, with the format of its numbers, their median, and the names of outliers."""
-
-    label: str
-    form: str
-    values: Sequence[tuple[str, float]]
-    median: float
-    far: frozenset[str]
+Strip = tuple[str, str, Sequence[tuple[str, float]], float, frozenset[str]]
+"""Name of a measure, format of its numbers, its values by name, their median, and the names of outliers."""
 
 
 def strip_plot(strips: Sequence[Strip], *, title: str) -> Markup:
     """Draw a line of dots for each measure; outliers are large, red, and the farthest have their names."""
     plot = Plot(title)
-    room = width_of([strip.label for strip in strips], 60.0, 200.0) + 16
-    for n, strip in enumerate(strips):
+    room = width_of([label for label, *_ in strips], 60.0, 200.0) + 16
+    for n, (label, form, values, median, outlying) in enumerate(strips):
         y = TOP + STRIP * (n + 0.5)
-        shown = [(name, value) for name, value in strip.values if math.isfinite(value)]
+        shown = [(name, value) for name, value in values if math.isfinite(value)]
         across = Scale([value for _, value in shown], room + 10, WIDTH - 20)
-        middle, soft = across(strip.median), colour("soft")
+        middle, soft = across(median), colour("soft")
         parts = [
-            plot.text(shorten(strip.label, room - 8), room, y, text_anchor="end", **BESIDE),
+            plot.text(shorten(label, room - 8), room, y, text_anchor="end", **BESIDE),
             tag("line", x1=across.start, x2=across.end, y1=y, y2=y, stroke=colour("rule")),
             tag("line", class_="median", x1=middle, x2=middle, y1=y - 9, y2=y + 9, stroke=soft, stroke_width=2),
         ]
         ticks = zip(across.ticks, across.texts, strict=True)
         parts += [plot.text(text, across(tick), y + 22, "soft", text_anchor="middle") for tick, text in ticks]
-        farthest = sorted((abs(value - strip.median), name) for name, value in shown if name in strip.far)[-NAMED:]
+        farthest = sorted((abs(value - median), name) for name, value in shown if name in outlying)[-NAMED:]
         named = {name for _, name in farthest}
         for name, value in shown:
-            far, x = name in strip.far, across(value)
+            far, x = name in outlying, across(value)
             parts.append(tag(
-                "circle", tag("title", plain(f"{name}: {value:{strip.form}}")), class_="far" if far else "near",
+                "circle", tag("title", plain(f"{name}: {value:{form}}")), class_="far" if far else "near",
                 cx=x, cy=y, r=5.0 if far else 3.5, fill=colour("mark" if far else 0), fill_opacity=1 if far else 0.45,
             ))  # fmt: skip
             if name in named:
                 parts.append(plot.text(shorten(name, 120), x, y - 13, text_anchor="middle"))
-        plot.parts.append(tag("g", "".join(parts), class_="strip", data_name=strip.label))
-        outliers = ", ".join(sorted(strip.far)) or "none"
-        plot.description.append(f"{strip.label}: median {strip.median:{strip.form}}, outliers {outliers}")
+        plot.parts.append(tag("g", "".join(parts), class_="strip", data_name=label))
+        outliers = ", ".join(sorted(outlying)) or "none"
+        plot.description.append(f"{label}: median {median:{form}}, outliers {outliers}")
     return plot.markup(TOP + STRIP * len(strips) + 8)

@@ -42,8 +42,10 @@ def render(
     """
     css = asset("page.css") + style
     code = [asset("page.js"), *scripts]
+    hashes = [base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode() for text in (css, *code)]
+    style_hash, *script_hashes = (f"'sha256-{of}'" for of in hashes)
     policy = (
-        f"default-src 'none'; script-src {' '.join(map(_hash, code))}; style-src {_hash(css)}; img-src data: blob:; "
+        f"default-src 'none'; script-src {' '.join(script_hashes)}; style-src {style_hash}; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
     frame = {"css": Markup(css), "scripts": list(map(Markup, code)), "policy": Markup(policy)}
@@ -57,8 +59,9 @@ def environment() -> Environment:
         loader=FunctionLoader(lambda name: asset(name, "templates")), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, finalize=visible,
     )  # fmt: skip
-    shown = (cell, interval, ml, number, pretty, rule_words, signed, unchecked_words, visible)
+    shown = (cell, interval, ml, number, rule_words, signed, unchecked_words, visible)
     env.filters |= {function.__name__: function for function in shown}
+    env.filters["pretty"] = lambda value, indent=1: json.dumps(value, indent=indent, ensure_ascii=False)
     env.globals |= {"version": __version__}
     env.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return env
@@ -98,12 +101,3 @@ def interval(ends: Sequence[float | None]) -> str:
     """Return two ends as text, a dash where one is missing."""
     low, high = map(signed, ends)
     return DASH if DASH in (low, high) else f"[{low}, {high}]"
-
-
-def pretty(value: object, indent: int = 1) -> str:
-    """Return JSON for a reader."""
-    return json.dumps(value, indent=indent, ensure_ascii=False)
-
-
-def _hash(text: str) -> str:
-    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode() + "'"

@@ -1,14 +1,12 @@
 """Still pictures of a page: planes as PNG, and close-ups of structures in a checkerboard of both images."""
 
-from __future__ import annotations
-
 import base64
 import struct
 import webbrowser
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -216,7 +214,11 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     rows = np.ascontiguousarray(pixels).reshape(height, -1)
     filtered = np.hstack([np.zeros((height, 1), dtype=np.uint8), rows])  # filter 0: rows are not transformed
     header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
-    return SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(filtered.tobytes(), 9)) + _chunk(b"IEND")
+    chunks = {b"IHDR": header, b"IDAT": zlib.compress(filtered.tobytes(), 9), b"IEND": b""}
+    return SIGNATURE + b"".join(
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks.items()
+    )
 
 
 def data_address(png: bytes) -> str:
@@ -224,26 +226,13 @@ def data_address(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
-def _chunk(kind: bytes, content: bytes = b"") -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+def picture(pixels: NDArray[np.uint8], text: str, width: int) -> dict[str, Any]:
+    """Return a picture that is shown at a width: an address that holds it, its caption, and its size on the page."""
+    height = max(1, round(width * pixels.shape[0] / pixels.shape[1]))
+    return {"address": data_address(encode_png(pixels)), "text": text, "width": width, "height": height}
 
 
-class Picture(NamedTuple):
-    """A picture as an address that holds it, with its caption and its size in pixels of the page."""
-
-    address: str
-    text: str
-    width: int
-    height: int
-
-    @classmethod
-    def of(cls, pixels: NDArray[np.uint8], text: str, width: int) -> Picture:
-        """Encode pixels that are shown at a width."""
-        height = max(1, round(width * pixels.shape[0] / pixels.shape[1]))
-        return cls(data_address(encode_png(pixels)), text, width, height)
-
-
-def pictures(shown: Viewer) -> list[Picture]:
+def pictures(shown: Viewer) -> list[dict[str, Any]]:
     """Return fixed, warped and difference in the three planes through the start of the viewer, with the contours."""
     fixed, warped = _greys(shown)
     half = (fixed.astype(np.int16) - warped.astype(np.int16)) // 2
@@ -264,7 +253,7 @@ def pictures(shown: Viewer) -> list[Picture]:
                 masks = masks or [shown.contours.mask(one["code"], through, at, u, v) for one in shown.structures]
                 for one, mask in zip(shown.structures, masks, strict=True):
                     draw_line(rows, mask, one["colour"])
-            out.append(Picture.of(rows[::-1] if up else rows, f"{plane}, {name}", WIDTH))
+            out.append(picture(rows[::-1] if up else rows, f"{plane}, {name}", WIDTH))
     return out
 
 
@@ -300,7 +289,7 @@ def draw_line(picture: NDArray[np.uint8], inside: NDArray[np.bool_], colour: str
     picture[line] = rgb
 
 
-def closeups(shown: Viewer) -> dict[int, list[Picture]]:
+def closeups(shown: Viewer) -> dict[int, list[dict[str, Any]]]:
     """Return three pictures of each structure that the contours of a set or the warped labels show, by its label."""
     if shown.contours is None and "after" not in shown.labels:
         return {}
@@ -331,7 +320,7 @@ def _box(shown: Viewer, code: int) -> list[tuple[int, int]] | None:
 def _closeup(
     plane: str, row: Mapping[str, Any], box: Sequence[tuple[int, int]], greys: Sequence[NDArray[np.uint8]],
     shown: Viewer,
-) -> Picture:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
     """Cut a plane through the middle of a structure: tiles of both images, and the outline of the structure."""
     across, down, through, up = PLANES[plane]
     spacing_mm, shape = shown.display.geometry.spacing_mm, shown.display.geometry.shape
@@ -356,9 +345,9 @@ def _closeup(
             for axis, n in zip((down, across), pixels.shape, strict=True)
         )
         mask = shown.contours.mask(row["code"], through, place, u, v)
-    picture = np.repeat(pixels[..., None], 3, axis=2)
-    draw_line(picture, mask, row["colour"])
-    return Picture.of(picture[::-1] if up else picture, f"{row['name']}, {plane.lower()}", CLOSEUP_WIDTH)
+    colours = np.repeat(pixels[..., None], 3, axis=2)
+    draw_line(colours, mask, row["colour"])
+    return picture(colours[::-1] if up else colours, f"{row['name']}, {plane.lower()}", CLOSEUP_WIDTH)
 
 
 def _enlarged(plane: NDArray[Any], aspect: float) -> NDArray[Any]:

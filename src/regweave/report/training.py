@@ -41,12 +41,8 @@ def page_text(name: str, model: Model, effort: Mapping[str, StageCount], back: t
     members = () if record.refinement is None else record.refinement.members
     tuned = {"levels": record.smoothness, "refine": record.smoothness and record.smoothness.refine}
     context = {
-        "back": back,
-        "name": name,
-        "model": model,
-        "record": record,
-        "recorded": record.model_fields_set,
-        "class_name": model.class_name,
+        "back": back, "name": name, "model": model, "record": record, "recorded": record.model_fields_set,
+        "class_name": model.class_name, "stages": _stages(record, effort), "timed": bool(effort),
         "patients": {patient for group in record.groups for patient in patients_of(group)},
         "charts": {  # by section; a list may be empty
             "weights": weights(model),
@@ -59,9 +55,7 @@ def page_text(name: str, model: Model, effort: Mapping[str, StageCount], back: t
         "gates": [(c, record.gates.get(str(c), GateRecord())) for c in w.classes] if record.gates else [],
         "members": [(line, {p.get("factor"): p.get("mean_dice") for p in line.curve}) for line in members],
         "factors": sorted({f for line in members for p in line.curve if (f := p.get("factor")) is not None}),
-        "stages": _stages(record, effort),
-        "timed": bool(effort),
-    }
+    }  # fmt: skip
     return render("training.j2", context, style=STYLE + asset("training.css"))
 
 

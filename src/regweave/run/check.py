@@ -4,10 +4,8 @@ Where runs with slightly other weights and smoothness differ, or there and back 
 the transform badly. An error that all runs share is invisible here: only the likeness of the images can show it.
 """
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -323,25 +321,6 @@ def warn_of_doubts(
             notices.warn(f"W203: label {name} vanished from the warped labels; {what}")
         elif abs(after - before) > VOLUME_CHANGE_LIMIT * before:
             notices.warn(f"W203: label {name} changed its volume by {after / before - 1:+.0%}; look at it")
-
-
-class NodeRecorder:
-    """Callback of `align` that measures the deciding metric and the confidence of each node in the last step.
-
-    Another callback gets every step too. The settings are those of the levels, and name the last step.
-    """
-
-    def __init__(self, weights: WeightTable, schedule: Settings, then: Callable[[Step], None]) -> None:
-        self._weights, self._then = weights, then
-        self._members = tuple(member.name for member in schedule.bank)
-        self._last = (len(schedule.levels) - 1, schedule.levels[-1].steps - 1) if schedule.levels else None
-        self.evidence: NodeEvidence | None = None
-
-    def __call__(self, step: Step) -> None:
-        """Take a step."""
-        if (step.level, step.step) == self._last:
-            self.evidence = node_evidence(step, self._weights, self._members)
-        self._then(step)
 
 
 def node_evidence(step: Step, weights: WeightTable, members: tuple[str, ...]) -> NodeEvidence:

@@ -22,11 +22,10 @@ from regweave.model.model import Model
 from regweave.options import described, option
 from regweave.progress import OnProgress
 from regweave.registration import devices
-from regweave.run.guides import Guide, asked_guides, require_labels
 from regweave.run.read import ImageLike, Reading
 from regweave.run.record import MEMORY, ModelUse, StartRecord
 from regweave.run.result import load
-from regweave.run.start import require_start
+from regweave.run.start import Guide, asked_guides, require_labels, require_start
 from regweave.types import Image, Transform
 
 if TYPE_CHECKING:
@@ -171,54 +170,42 @@ class Job(Method):
                         object.__setattr__(self, f"{name}_{part}", getattr(image, part))
 
 
-def start_of(job: Method, settings: Settings, model: Model | None) -> Any:
-    """Return the start of a job, which is the whole result of a linear one, or refuse it."""
-    if job.transform not in get_args(TransformKind):
-        raise UsageError("E192", f"unknown transform {job.transform!r}", f"use {', '.join(get_args(TransformKind))}")
-    if job.transform == "deformable":
-        start = settings.initial if job.init is None else job.init
-        require_start(start, model, guided=job.guided_by is not None)
-        return start
-    given = ("init", "model", "metrics", "guide_points", "rigid")
-    beside = [name for name in given if getattr(job, name, None) is not None]
-    beside += ["guide"] if job.guided_by is not None else []
-    beside += ["check"] if job.check else []
-    if beside:
-        message = f"transform {job.transform} and {' and '.join(beside)} are both given"
-        raise UsageError("E189", message, "a linear fit uses the images alone: leave one of them out")
-    return job.transform
-
-
-def settings_of(job: Method, model: Model | None) -> Settings:
-    """Return the settings of a job: those that it names, else those of its model, else the default preset."""
-    given = metric_weights(job.metrics)
-    if job.preset is not None and job.config is not None:
-        raise UsageError("E189", "a preset and settings (config) are both given", "give one of them")
-    if model is not None and given:
-        raise UsageError("E189", "metrics and a model are both given", "give one of them")
-    config = model.settings if model is not None and job.config is None and job.preset is None else job.config
-    return choose_settings(job.preset or "default", config, job.engine, given)
-
-
 def rules_of(given: str | Path | Rules | None) -> Rules:
     """Return rules, read if a file is named; the shipped ones where nothing is given."""
     return read_rules(given) if isinstance(given, str | Path) else given or default_rules()
 
 
-def loaded(model: str | Path | Model | None) -> Model | None:
-    """Return a model, read if it is named; None for ``auto``, which the images decide."""
+def check_method(job: Method) -> tuple[Model | None, Settings, Any, Any]:
+    """Return model, settings, start and device of a job, or refuse them before any image is read or folder is made.
+
+    The model is None for ``auto``, which the images decide. Settings are those that the job names, else those of its
+    model, else the default preset. The start of a linear job is its kind: it is the whole result.
+    """
+    model, weights, guided = job.model, metric_weights(job.metrics), job.guided_by is not None
     if isinstance(model, str | Path):
-        return None if str(model) == AUTO else Model.load(model)
-    return model
-
-
-def check_method(job: Method) -> None:
-    """Check what needs no image, before any file is read and any folder is made."""
-    model = loaded(job.model)
-    start_of(job, settings_of(job, model), model)
+        model = None if str(model) == AUTO else Model.load(model)
+    if job.preset is not None and job.config is not None:
+        raise UsageError("E189", "a preset and settings (config) are both given", "give one of them")
+    if model is not None and weights:
+        raise UsageError("E189", "metrics and a model are both given", "give one of them")
+    config = model.settings if model is not None and job.config is None and job.preset is None else job.config
+    settings = choose_settings(job.preset or "default", config, job.engine, weights)
+    if job.transform not in get_args(TransformKind):
+        raise UsageError("E192", f"unknown transform {job.transform!r}", f"use {', '.join(get_args(TransformKind))}")
+    start: Any = job.transform
+    if job.transform == "deformable":
+        start = settings.initial if job.init is None else job.init
+        require_start(start, model, guided=guided)
+    else:
+        given = ("init", "model", "metrics", "guide_points", "rigid")
+        beside = [name for name in given if getattr(job, name, None) is not None]
+        beside += [name for name, there in {"guide": guided, "check": job.check}.items() if there]
+        if beside:
+            message = f"transform {job.transform} and {' and '.join(beside)} are both given"
+            raise UsageError("E189", message, "a linear fit uses the images alone: leave one of them out")
     if isinstance(job, Job):
         require_labels(job.guided_by, job.fixed_labels, job.moving_labels)
-    devices.get(job.device)
+    return model, settings, start, devices.get(job.device)
 
 
 def recorded_call(record: str | Path, **files: Any) -> dict[str, Any]:
@@ -243,7 +230,7 @@ def recorded_call(record: str | Path, **files: Any) -> dict[str, Any]:
         if file is None:
             hint = "name the file, where it is an image or labels; save the model or start"
             raise RegweaveError("E174", f"{what} of '{path}' was an object in memory", hint)
-        found = image_sha256(file, follow_links=read.follow_links, series=read.series(name))
+        found = image_sha256(file, follow_links=read.follow_links, series=getattr(read, f"{name}_series", None))
         if found != expected:
             message = f"{what}, '{file}', is not the file that was used: SHA-256 {found}, recorded {expected}"
             raise RegweaveError("E174", message, "restore the file, or register anew without --from")

@@ -3,11 +3,11 @@
 import math
 import os
 import re
-import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from math import prod
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from regweave.config.settings import Level, Settings
+from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.io.disk.files import total_memory
 from regweave.io.modality import BankName
@@ -37,31 +37,24 @@ def allowed_threads(wanted: int | None = None) -> int:
 
     Raises E186 where the wanted number, or the variable that gives it, is none from 1 to `MAX_THREADS`.
     """
-    if wanted is not None:
-        return _checked_threads("--threads", wanted)
-    for variable in ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS"):
+    name: str = "--threads"
+    found: int | str | None = wanted
+    for variable in ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS") if wanted is None else ():
         value = os.environ.get(variable, "").strip()
-        if value:
+        if value and found is None:
             # OpenMP allows a list, one number for each level of nesting: ours is the first.
             first = value.split(",")[0].strip()
-            return _checked_threads(variable, int(first) if re.fullmatch("[0-9]{1,9}", first) else value)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, _container_quota()))
-
-
-def _checked_threads(name: str, found: int | str) -> int:
+            name, found = variable, int(first) if re.fullmatch("[0-9]{1,9}", first) else value
     if isinstance(found, int) and 1 <= found <= MAX_THREADS:
         return found
-    hint = f"give a whole number from 1 to {MAX_THREADS}" + ("" if name == "--threads" else ", or unset the variable")
-    raise UsageError("E186", f"{name} is {str(found)[:40]!r}", hint)
-
-
-def _container_quota() -> int:
-    try:
+    if found is not None:
+        hint = f"give a whole number from 1 to {MAX_THREADS}" + (", or unset the variable" if wanted is None else "")
+        raise UsageError("E186", f"{name} is {str(found)[:40]!r}", hint)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # where a container has a quota
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return max(1, math.floor(int(quota) / int(period)))
-    except (OSError, ValueError):
-        return sys.maxsize
+        cores = min(cores, math.floor(int(quota) / int(period)))
+    return max(1, cores)
 
 
 def physical_memory_mb() -> float:
@@ -133,7 +126,24 @@ def forecast(
     """
     schedule = settings.for_bank(modality)
     bank = schedule.for_levels().bank
-    levels = tuple(_size(fixed, level, n, len(bank)) for n, level in enumerate(schedule.levels_for(fixed)))
+    levels = []
+    for number, level in enumerate(schedule.levels_for(fixed), start=1):
+        geometry = shrink_geometry(fixed, level.factors(fixed))
+        grid = ControlGrid.cover(geometry, level.spacing_mm, level.support)
+        # An axis of few voxels may be finer than the grid needs; only where control points pile up is it a mistake.
+        piled = [axis for axis in range(3) if grid.spacing[axis] < FINEST_SPACING and grid.nodes[axis] > MOST_PER_AXIS]
+        if piled or grid.n_nodes > MOST_NODES:
+            voxel = " × ".join(f"{s:.3g}" for s in geometry.spacing_mm)
+            message = (
+                f"level {number} would lay {' × '.join(str(n) for n in grid.nodes)} control points, "
+                f"{level.spacing_mm:.3g} mm apart, over voxels of {voxel} mm; "
+                f"allowed are {MOST_NODES} in all and 16 in a voxel along an axis"
+            )
+            hint = "check the voxel sizes with `regweave check`, or give a larger spacing_mm"
+            raise RegweaveError("E176", message, hint)
+        n_labels = level.labels_per_axis**3
+        work = len(bank) * prod(geometry.shape) * level.steps * (WORK["cost"] * n_labels + WORK["features"])
+        levels.append(LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, n_labels, level.steps, work))
     stages = settings.refine.stages(fixed, modality)
     refined = [prod(shrink_geometry(fixed, stage.factors(fixed)).shape) for stage in stages]
     views = len({(m.window, m.sigma_voxels, m.metric == "mi") for m in bank})
@@ -148,29 +158,11 @@ def forecast(
     refine = (of["refine"] + structures * of["structure"]) * max(refined) if settings.refine.steps else 0.0
     work = sum(p.work for p in levels) + refine_work + outputs_work
     return Plan(
-        levels, len(bank), sum(stage.steps for stage in stages),
+        tuple(levels), len(bank), sum(stage.steps for stage in stages),
         peak_memory_mb=PROGRAM_MB + (held + max(costs + features, refine)) / 2**20,
         seconds=_seconds_per_voxel_label() * work if probe else float("nan"),
         refine_work=refine_work, outputs_work=outputs_work,
     )  # fmt: skip
-
-
-def _size(fixed: Geometry, level: Level, number: int, n_members: int) -> LevelPlan:
-    geometry = shrink_geometry(fixed, level.factors(fixed))
-    grid = ControlGrid.cover(geometry, level.spacing_mm, level.support)
-    # An axis of few voxels may be finer than the grid needs; only where control points pile up is it a mistake.
-    piled = [axis for axis in range(3) if grid.spacing[axis] < FINEST_SPACING and grid.nodes[axis] > MOST_PER_AXIS]
-    if piled or grid.n_nodes > MOST_NODES:
-        voxel = " × ".join(f"{s:.3g}" for s in geometry.spacing_mm)
-        message = (
-            f"level {number + 1} would lay {' × '.join(str(n) for n in grid.nodes)} control points, "
-            f"{level.spacing_mm:.3g} mm apart, over voxels of {voxel} mm; "
-            f"allowed are {MOST_NODES} in all and 16 in a voxel along an axis"
-        )
-        raise RegweaveError("E176", message, "check the voxel sizes with `regweave check`, or give a larger spacing_mm")
-    n_labels = level.labels_per_axis**3
-    work = n_members * prod(geometry.shape) * level.steps * (WORK["cost"] * n_labels + WORK["features"])
-    return LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, n_labels, level.steps, work)
 
 
 def _predictor_mb(geometry: Geometry, predictor: Predictor) -> float:

@@ -111,37 +111,25 @@ class Reading:
             volume = in_hounsfield(volume, f"'{source}'" if isinstance(source, str | Path) else "the image")
         return with_modality(volume, stated)
 
-    def series(self, name: str) -> str | None:
-        """Return the DICOM series that the input of that name is meant to be."""
-        return {"fixed": self.fixed_series, "moving": self.moving_series}.get(name)
-
-    def labels(self, source: Any, geometry: Geometry) -> LabelMap | None:
-        """Read labels and put them on the grid of their image."""
+    def labels(self, source: Any, geometry: Geometry, *, mask: bool = False) -> LabelMap | None:
+        """Read labels, or a ``mask`` of which all but 0 are inside, and put them on the grid of their image."""
         if source is None:
             return None
-        subject = str(source) if isinstance(source, str | Path) else "the label map"
-        named = self._on_grid(source, geometry, subject, self.label_names)
-        if self.numbering is not None:
-            named = in_numbering(named, self.numbering, f"'{subject}'", "the first label maps of the list")
-        if self.classes is None:
-            return named
-        return replace(named, data=np.where(np.isin(named.data, self.classes), named.data, 0))
-
-    def mask(self, source: Any, geometry: Geometry) -> LabelMap | None:
-        """Read a mask and put it on the grid of its image; labels, of which all but 0 are inside."""
-        if source is None:
-            return None
-        subject = str(source) if isinstance(source, str | Path) else "the mask"
-        found = self._on_grid(source, geometry, subject)
-        if not found.data.any():
-            raise RegweaveError("E131", f"'{subject}' holds no voxel: it is 0 everywhere", "give another mask, or none")
-        return LabelMap(found.data, found.geometry)
-
-    def _on_grid(self, source: Any, geometry: Geometry, subject: str, names_path: Any = None) -> LabelMap:
+        subject = str(source) if isinstance(source, str | Path) else f"the {'mask' if mask else 'label map'}"
         found = io.read_labels(
-            source, names_path=names_path, nifti_frame=self.nifti_frame, follow_links=self.follow_links
-        )
-        return replace(found, geometry=io.check_same_grid(geometry, found.geometry, subject))
+            source, names_path=None if mask else self.label_names, nifti_frame=self.nifti_frame,
+            follow_links=self.follow_links,
+        )  # fmt: skip
+        found = replace(found, geometry=io.check_same_grid(geometry, found.geometry, subject))
+        if mask and not found.data.any():
+            raise RegweaveError("E131", f"'{subject}' holds no voxel: it is 0 everywhere", "give another mask, or none")
+        if mask:
+            return LabelMap(found.data, found.geometry)
+        if self.numbering is not None:
+            found = in_numbering(found, self.numbering, f"'{subject}'", "the first label maps of the list")
+        if self.classes is None:
+            return found
+        return replace(found, data=np.where(np.isin(found.data, self.classes), found.data, 0))
 
     def names_beside(self, source: str | Path) -> Mapping[int, str]:
         """Names of the labels of a file, without reading the labels."""
@@ -194,14 +182,20 @@ def read_inputs(
             subject = f"'{source}'" if isinstance(source, str | Path) else "the label map"
             message = f"{subject} shows no structure: every voxel of the {name} labels is 0"
             raise RegweaveError("E131", message, "give the right label map, or leave it out")
-    inside = reading.mask(fixed_mask, a.geometry), reading.mask(moving_mask, b.geometry)
+    inside = reading.labels(fixed_mask, a.geometry, mask=True), reading.labels(moving_mask, b.geometry, mask=True)
     for name, volume, mask in (("fixed", a, inside[0]), ("moving", b, inside[1])):
-        _require_contrast(volume, mask, name)
         if n := label_values(volume):
             notices.warn(
                 f"W256: the {name} image looks like a label map: {n} whole values in flat regions. If it is one, give "
                 f"it as --{name}-labels, and the scan as the image"
             )
+        if mask is None or volume.modality is None:
+            continue
+        shown = volume.data[mask.data != 0]
+        low, high = default_window(shown, volume.modality)
+        if low >= high:  # no window maps it to [0, 1]
+            message = f"the {name} image is {low:g} at each of the {shown.size} voxels inside its mask"
+            raise RegweaveError("E139", message, "give a larger mask, or none")
     values = dict(zip(sources, (a, b, fixed_map, moving_map, *inside), strict=True))
     hashes = {k: _hash(s, values[k], reading, k) for k, s in sources.items() if s is not None}
     if fixed_map is not None and moving_map is not None:
@@ -227,17 +221,6 @@ def read_inputs(
     return Inputs(fixed_image, moving_image, stored, hashes, files)
 
 
-def _require_contrast(volume: Volume, mask: LabelMap | None, name: str) -> None:
-    """Raise E139 where all voxels inside a mask have one value: no window maps them to [0, 1]."""
-    if mask is None or volume.modality is None:
-        return
-    found = volume.data[mask.data != 0]
-    low, high = default_window(found, volume.modality)
-    if low >= high:
-        message = f"the {name} image is {low:g} at each of the {found.size} voxels inside its mask"
-        raise RegweaveError("E139", message, "give a larger mask, or none")
-
-
 def as_stored(pair: ImagePair, inputs: Inputs) -> ImagePair:
     """Return a pair in canonical order as its files have it."""
     fixed, moving = inputs.stored["fixed"], inputs.stored["moving"]
@@ -253,7 +236,9 @@ def as_stored(pair: ImagePair, inputs: Inputs) -> ImagePair:
 
 def _hash(source: Any, value: Volume | LabelMap | None, reading: Reading, name: str) -> str:
     if isinstance(source, str | Path):
-        return io.image_sha256(source, follow_links=reading.follow_links, series=reading.series(name))
+        return io.image_sha256(
+            source, follow_links=reading.follow_links, series=getattr(reading, f"{name}_series", None)
+        )
     assert value is not None
     digest = hashlib.sha256(np.ascontiguousarray(value.data).tobytes())
     digest.update(value.geometry.affine.tobytes())

@@ -6,15 +6,13 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, PlainSerializer, StrictBool, computed_field
 
 from regweave.config.settings import Settings
-from regweave.io import image_sha256, sha256
-from regweave.io.disk.files import is_file
+from regweave.io import sha256
 from regweave.io.disk.records import Count, Number, RecordPart, Text, Whole
 from regweave.io.modality import describe_modalities
 from regweave.model import find_model, shipped_models
 from regweave.model.model import Model
 from regweave.run.read import Reading
 from regweave.run.resolve import ClassesFrom
-from regweave.types import ImagePair
 
 MEMORY = "field in memory"  # start that no record holds: its numbers are neither in a file nor few
 MOST_NAMED = 6  # structures unknown to a model that a line names
@@ -185,14 +183,10 @@ class Provenance(RecordPart):
 
     def headline(self) -> str:
         """Return modalities, start, model and match of the structures in one line."""
-        shown = [self.modality.words(), f"start {self.start.words()}", model_words(self.model)]
+        model = "no model" if self.model is None else f"model {self.model.words()}"
+        shown = [self.modality.words(), f"start {self.start.words()}", model]
         shown += [] if self.structures is None else [f"structures by {self.structures.matched_by}"]
         return " · ".join(shown if self.guides is None else [*shown, f"guided by {self.guides.words()}"])
-
-
-def model_words(model: ModelUse | None) -> str:
-    """Return which model was used."""
-    return "no model" if model is None else f"model {model.words()}"
 
 
 def model_record(given: str | Path | Model | None, loaded: Model | None, used: tuple[str, str]) -> ModelUse | None:
@@ -211,17 +205,4 @@ def model_record(given: str | Path | Model | None, loaded: Model | None, used: t
             "groups": loaded.training.groups, "licence": None if card is None else card.licence,
             "data_licence": None if card is None else card.data_licence,
         }
-    )  # fmt: skip
-
-
-def start_record(init: Any, pair: ImagePair, reading: Reading, used: str, reason: str) -> StartRecord:
-    """Return how the pair was brought to its start: a method, a file, a matrix, or a field in memory."""
-    named = isinstance(init, str | Path)
-    from_file = named and is_file(init)
-    in_memory = "matrix" if pair.initial_field is None else MEMORY
-    requested = "file" if from_file else str(init) if named else in_memory
-    return StartRecord(
-        requested=requested, used=used or requested, reason=reason, matrix=pair.initial.tolist(),
-        file=str(Path(init).absolute()) if from_file else None, field=pair.initial_field is not None,
-        sha256=image_sha256(init, follow_links=reading.follow_links) if from_file else None,
     )  # fmt: skip

@@ -11,35 +11,31 @@ import numpy as np
 
 from regweave import notices
 from regweave.config.settings import Settings, metric_weights
-from regweave.io import fill_value
+from regweave.io import fill_value, image_sha256
 from regweave.io.disk.files import is_file, peak_memory_mb
 from regweave.io.disk.records import this_program
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.likeness import likeness_of
 from regweave.measures.scores import InverseError, PairScore, regularity
 from regweave.options import called
-from regweave.progress import OnProgress, ProgressReporter, RegistrationBar
+from regweave.progress import OnProgress, ProgressReporter, StagedBar
 from regweave.registration import devices
-from regweave.registration.align import Alignment, Refinement, RefineStep, Step, align, refine, warn_if_left_out
+from regweave.registration.align import Alignment, Refinement, Step, align, refine, warn_if_left_out
 from regweave.registration.cpu import Device
 from regweave.registration.guides import redrawn
 from regweave.registration.initial import STRUCTURES
 from regweave.registration.landmarks import PointGuides, started_from_structures
-from regweave.run import check as checking
-from regweave.run import record
-from regweave.run.guides import guiding, require_labels
-from regweave.run.images import OutputImages
-from regweave.run.job import AUTO, POINTS, Job, loaded, rules_of, settings_of, start_of
+from regweave.run import check as checking, record, resolve
+from regweave.run.job import AUTO, POINTS, Job, check_method, rules_of
 from regweave.run.memory import Cache, allowed_threads, forecast, no_cache
 from regweave.run.read import Inputs, as_stored, read_inputs
-from regweave.run.resolve import ClassesFrom, Recipe, doubt_segmentation, doubt_volumes, fitting, with_stated
-from regweave.run.result import Result
+from regweave.run.result import Images, Result
 from regweave.run.rigid import names_of, rigid_parts, stiffened
-from regweave.run.start import point_guides, require_accuracy, start_pair, used_start
+from regweave.run.start import guiding, point_guides, read_landmarks, start_pair, used_start
 from regweave.spatial.voxels import inside
 from regweave.spatial.warp import determinant, invert, turn_in_place, turned, warp_image, warp_labels
 from regweave.threads import kernel_threads
-from regweave.types import Ends, Field, ImagePair, LabelMap, Transform, Volume
+from regweave.types import Ends, Field, ImagePair, LabelMap, NodeEvidence, Transform, Volume
 
 
 @called(Job)
@@ -55,47 +51,50 @@ def register(job: Job) -> Result:
     --------
     >>> import regweave as rw
     >>> pair = rw.examples.pair(voxel_mm=8.0)
-    >>> result = rw.register(pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
+    >>> result = rw.register(pair.fixed, pair.moving, fixed_labels=pair.fixed.labels, moving_labels=pair.moving.labels)
     >>> result.regularity["folding_fraction"]
     0.0
     """
-    with RegistrationBar(shown=job.progress and job.on_progress is None) as bar:
+    with StagedBar(shown=job.progress and job.on_progress is None) as bar:
         return run(job, job.on_progress or bar)
 
 
-def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = True) -> Result:
-    """Run a job; ``keep_view`` keeps what a page shows beyond the result: deciding metric and confidence of nodes."""
-    rules, landmarks = rules_of(job.rules), None
-    if any(given is not None for given in (job.fixed_points, job.moving_points, job.guide_points)):
-        landmarks = LandmarkPairs.read(job.fixed_points, job.moving_points)
-        require_accuracy(job.guide_points)
-    report, threads = ProgressReporter(on_progress), allowed_threads(job.threads)
+def run(
+    job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = True, command: tuple[str, ...] = ()
+) -> Result:
+    """Run a job; ``keep_view`` keeps what a page shows beyond the result: deciding metric and confidence of nodes.
+
+    The record has the ``command`` line that asked for it.
+    """
+    rules, report, threads = rules_of(job.rules), ProgressReporter(on_progress), allowed_threads(job.threads)
     with kernel_threads(threads), notices.collected() as warned:
         job, why = with_model(job)
-        ready, guides = prepare(job, no_cache, report), None
-        if landmarks is not None and job.guide_points is not None:
-            guides, landmarks = point_guides(landmarks, job.fixed_points, job.guide_points, ready.pair)
-            ready = replace(ready, seen=guides.start(ready.seen), data=with_points(ready.data, job, landmarks))
-        parts = None if job.rigid is None else rigid_parts(names_of(job.rigid), ready.data.moving)
-        recipe, kernels = ready.recipe, ready.device.fields
-        grids = ready.pair.fixed.geometry, ready.pair.moving.geometry
-        if not ready.is_linear:
-            report.forecast(forecast(*grids, ready.settings, recipe.bank, probe=False))
-        provenance = provenance_of(ready, job.model, threads)
+        ready = prepare(job, no_cache, report)
+        recipe, landmarks, kernels = ready.recipe, ready.landmarks, ready.device.fields
+        bank, levels = recipe.schedule.bank_name, recipe.schedule.for_levels(recipe.weights, recipe.coarse)
+        if not ready.linear:
+            grids = ready.pair.fixed.geometry, ready.pair.moving.geometry
+            report.forecast(forecast(*grids, ready.settings, bank, probe=False))
+        provenance = provenance_of(ready, job.model, threads, command)
         report.report(" · ".join(filter(None, (provenance.headline(), why))), "begin")
-        nodes = checking.NodeRecorder(
-            recipe.weights, recipe.schedule.for_levels(recipe.weights, recipe.coarse), report.level
-        )
+        nodes: NodeEvidence | None = None
+
+        def on_level(step: Step) -> None:
+            nonlocal nodes
+            energy, gap = step.solution.energy, step.solution.gap
+            report.step(f"{step.spacing_mm:.3g} mm step {step.step + 1}: energy {energy:.2f}, gap {gap:.2%}")
+            if keep_view and (step.level, step.step) == (len(levels.levels) - 1, levels.levels[-1].steps - 1):
+                nodes = checking.node_evidence(step, recipe.weights, tuple(member.name for member in levels.bank))
+
         with report.stage("levels"):
-            aligned = align_levels(ready, no_cache, nodes if keep_view else report.level)
+            aligned = align_levels(ready, no_cache, on_level)
         with report.stage("refine"):
-            refined, steps = refine_field(ready, aligned, report.refine), aligned.steps
+            refined, steps = refine_field(ready, aligned, report), aligned.steps
             del aligned  # large fields fit into memory a few times only
         with report.stage("outputs"):
             pair = as_stored(ready.pair, ready.data)
             transform, descent = transform_of(ready, refined), refined.steps
-            transform = transform if guides is None else guides.draw(transform)
-            transform, bent = (transform, {}) if parts is None else stiffened(transform, parts)
+            transform, bent = (transform, {}) if ready.rigid is None else stiffened(transform, ready.rigid)
             again = ready if job.check else None
             del refined, ready
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving), kernels=kernels)
@@ -110,14 +109,14 @@ def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = Tr
             del residual_mm
             inverse_error, consistency_mm = checking.inverse_measures(pair, transform, inverse, error, kernels)
             score = checking.score_of(pair, warped_labels)
-            likeness = likeness_of(pair, transform, warped, warped_labels, recipe.bank, rules.reference)
+            likeness = likeness_of(pair, transform, warped, warped_labels, bank, rules.reference)
             checking.warn_of_doubts(pair, numbers, inverse_error, warped_labels)
         check = limit = None
         if again is not None:
-            check, limit = check_run(again, guides, parts, pair, transform, warped, warped_labels, report)
+            check, limit = check_run(again, pair, transform, warped, warped_labels, report)
+    images = Images.made(transform, inverse, warped, warped_labels, pair, nodes, limit)
     result = Result(
-        images=OutputImages(transform, inverse, warped, warped_labels, pair, nodes.evidence, limit), structures=score,
-        steps=tuple(steps), refinement=tuple(descent), regularity=numbers,
+        images=images, structures=score, steps=tuple(steps), refinement=tuple(descent), regularity=numbers,
         inverse_consistency_mm=consistency_mm, inverse_error=inverse_error, likeness=likeness,
         seconds=dict(report.seconds), peak_memory_mb=peak_memory_mb(), warnings=tuple(warned),
         weights=recipe.weights, rules=rules, rigid_mm=bent, provenance=provenance, check=check,
@@ -130,7 +129,7 @@ def with_model(job: Job) -> tuple[Job, str]:
     if not isinstance(job.model, str | Path) or str(job.model) != AUTO:
         return job, ""
     fixed = job.image(job.fixed, job.fixed_modality, job.fixed_series)
-    path, why = fitting([fixed, job.image(job.moving, job.moving_modality, job.moving_series)])
+    path, why = resolve.fitting([fixed, job.image(job.moving, job.moving_modality, job.moving_series)])
     return replace(job, model=path), f"model auto: {why}"
 
 
@@ -140,22 +139,21 @@ class Prepared:
 
     job: Job  # the job with the modalities that its settings state
     settings: Settings  # settings as they were chosen; the recipe has those that run
-    recipe: Recipe  # what runs
+    recipe: resolve.Recipe  # what runs
     data: Inputs  # images and labels as they were read
     pair: ImagePair  # the same at their start, with the labels that were given
     seen: ImagePair  # the same with the classes that choose columns, and with structure maps
-    classes_from: ClassesFrom  # source of these classes
+    classes_from: resolve.ClassesFrom  # source of these classes
     start: Any  # requested initial alignment, the method that was used, and why it is another one
     used: str
     reason: str
     guides: record.GuidesRecord | None  # structures that guide
     device: Device  # what computes the levels and the refinement
     key: Hashable  # names images, labels and start, for caches
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether the start is the whole result."""
-        return self.job.transform != "deformable"
+    linear: bool  # whether the start is the whole result
+    landmarks: LandmarkPairs | None  # those that judge, and those of them that guide
+    drawing: PointGuides | None
+    rigid: LabelMap | None  # parts that stay rigid
 
 
 def prepare(
@@ -167,41 +165,32 @@ def prepare(
     What depends on the images alone is cached for runs on the same ``content``, which names that of all sources.
     ``drawn`` are an error in mm and a seed: fixed labels are drawn with it to guide.
     """
-    model, device = loaded(job.model), devices.get(job.device)
-    settings = settings_of(job, model)
-    start = start_of(job, settings, model)
-    asked = job.guided_by
-    require_labels(asked, job.fixed_labels, job.moving_labels)
-    job = with_stated(job, settings, model)
+    landmarks, drawing = read_landmarks(job.fixed_points, job.moving_points, job.guide_points), None
+    model, settings, start, device = check_method(job)
+    job = resolve.with_stated(job, settings, model)
     with report.stage("read"):
         key: Hashable = (content, json.dumps(job.to_json(), sort_keys=True))
         data = cache(("read", key), lambda: read_inputs(
             job.fixed, job.moving, job.fixed_labels, job.moving_labels, job,
             fixed_mask=job.fixed_mask, moving_mask=job.moving_mask,
         ))  # fmt: skip
-        recipe = Recipe.resolve(settings, data, model, metric_weights(job.metrics))
+        recipe = resolve.Recipe.resolve(settings, data, model, metric_weights(job.metrics))
         data = recipe.name_structures(data)
     with report.stage("initial"), notices.collected() as warned:
         named = str(start) if isinstance(start, str | Path) else object()  # an object in memory is not cached
-        key = (key, named, tuple(model.class_names.items()) if model is not None and recipe.match is not None else None)
-        alone = job.transform != "deformable"
-        key = (key, alone)
-        pair = cache(("start", key), lambda: start_pair(data, start, follow_links=job.follow_links, alone=alone))
+        names = tuple(model.class_names.items()) if model is not None and recipe.match is not None else None
+        linear = job.transform != "deformable"
+        key = (key, named, names, linear)
+        pair = cache(("start", key), lambda: start_pair(data, start, follow_links=job.follow_links, alone=linear))
     with report.stage("classes"):
         identity = None if recipe.predictor is None else recipe.predictor.save().identity()
         key = (key, job.predict_classes, recipe.weights.classes, identity, recipe.compares_maps)
-
-        def seen_by_model() -> tuple[ImagePair, ClassesFrom]:
-            seen, classes_from = recipe.attach_labels(pair, predict=job.predict_classes)
-            return recipe.attach_structure_maps(seen), classes_from
-
-        seen, classes_from = cache(("seen", key), seen_by_model)
+        seen, classes_from = cache(("seen", key), lambda: recipe.attach_classes(pair, predict=job.predict_classes))
         if not job.predict_classes:
-            doubt_volumes(seen, recipe)
-        doubt_segmentation(seen, recipe, given=classes_from == "labels")
-        by_images = pair
-        guides: record.GuidesRecord | None = None
-        if asked is not None:
+            resolve.doubt_volumes(seen, recipe)
+        resolve.doubt_segmentation(seen, recipe, given=classes_from == "labels")
+        by_images, guides = pair, None
+        if (asked := job.guided_by) is not None:
             assert pair.fixed.labels is not None
             apart = pair if drawn is None else pair.with_fixed(labels=redrawn(pair.fixed.labels, *drawn, str(content)))
             maps, guides = guiding(apart, recipe, asked, only=job.guide_only, anyway=job.guide_anyway)
@@ -210,7 +199,8 @@ def prepare(
         with notices.collected() as warned_later:
             from_guides = guides is not None and guides.levels and isinstance(start, str)
             if from_guides or (isinstance(start, str) and start == STRUCTURES):
-                shown = seen if guides is not None else recipe.attach_structure_maps(seen, always=True)
+                mapped = guides is not None or seen.fixed.maps is not None
+                shown = seen if mapped else resolve.with_structure_maps(seen, recipe.predictor)
                 found = cache(("structures", key), lambda: started_from_structures(shown))
                 pair = replace(pair, initial=found.initial, initial_field=found.initial_field)
                 seen = replace(seen, initial=found.initial, initial_field=found.initial_field)
@@ -220,9 +210,15 @@ def prepare(
     recipe = recipe.drop_label_members(classes_from)
     if guides is not None:
         recipe = recipe.guided(levels=guides.levels, only=guides.only)
-    if not alone:
+    if not linear:
         warn_if_left_out(recipe.schedule, recipe.weights, recipe.settings.refine)
-    return Prepared(job, settings, recipe, data, pair, seen, classes_from, start, used, reason, guides, device, key)
+    if landmarks is not None and job.guide_points is not None:
+        drawing, landmarks = point_guides(landmarks, job.fixed_points, job.guide_points, pair)
+        seen, data = drawing.start(seen), with_points(data, job, landmarks)
+    return Prepared(
+        job, settings, recipe, data, pair, seen, classes_from, start, used, reason, guides, device, key, linear,
+        landmarks, drawing, None if job.rigid is None else rigid_parts(names_of(job.rigid), data.moving),
+    )  # fmt: skip
 
 
 def with_points(data: Inputs, job: Job, landmarks: LandmarkPairs) -> Inputs:
@@ -237,7 +233,7 @@ def with_points(data: Inputs, job: Job, landmarks: LandmarkPairs) -> Inputs:
 def align_levels(ready: Prepared, cache: Cache, on_step: Callable[[Step], None] | None = None) -> Alignment:
     """Run the discrete levels; weights of the refinement do not change the result."""
     recipe, schedule = ready.recipe, ready.recipe.schedule
-    if ready.is_linear:
+    if ready.linear:
         return Alignment(np.zeros((3, *ready.pair.fixed.geometry.shape), dtype=np.float32), ())
     names = tuple(m.name for m in schedule.discrete)
     tables = [recipe.weights.select(names), None if recipe.coarse is None else recipe.coarse.select(names)]
@@ -248,44 +244,45 @@ def align_levels(ready: Prepared, cache: Cache, on_step: Callable[[Step], None] 
     )
 
 
-def refine_field(
-    ready: Prepared, aligned: Alignment, on_step: Callable[[RefineStep], None] | None = None
-) -> Refinement:
+def refine_field(ready: Prepared, aligned: Alignment, report: ProgressReporter | None = None) -> Refinement:
     """Run the continuous stage from the result of the levels."""
     recipe, start = ready.recipe, aligned.displacement
-    if ready.is_linear:
+    if ready.linear:
         return Refinement(start, (), ())
-    settings = recipe.settings.refine
-    return refine(ready.seen, start, recipe.weights, recipe.schedule, settings, on_step=on_step, device=ready.device)
+    settings, shown = recipe.settings.refine, report or ProgressReporter()
+    return refine(
+        ready.seen, start, recipe.weights, recipe.schedule, settings, device=ready.device,
+        on_step=lambda s: shown.step(f"refine step {s.step + 1}: cost {s.data + s.smoothness:.1f}"),
+    )  # fmt: skip
 
 
 def check_run(
-    ready: Prepared, guides: PointGuides | None, parts: LabelMap | None, pair: ImagePair, transform: Transform,
-    image: Volume, warped: LabelMap | None, report: ProgressReporter,
+    ready: Prepared, pair: ImagePair, transform: Transform, image: Volume, warped: LabelMap | None,
+    report: ProgressReporter,
 ) -> tuple[checking.Check, Volume]:  # fmt: skip
     """Repeat a run with slightly other weights and smoothness, and run it the other way; see `regweave.run.check`.
 
     ``pair`` has the images as they are stored, ``transform``, warped ``image`` and ``warped`` labels are those of the
-    result, ``parts`` what it kept rigid, which the other way does not.
+    result. The other way keeps nothing rigid.
     """
     repeated, recipe = checking.Repetitions(transform, pair.moving.labels, warped), ready.recipe
     with report.stage("check"), notices.unheard():
         for n in range(checking.REPETITIONS):
             report.report(f"repetition {n + 1} of {checking.REPETITIONS}")
-            settings, weights = checking.perturbed(recipe.settings.for_bank(recipe.bank), recipe.weights, n)
+            settings, weights = checking.perturbed(
+                recipe.settings.for_bank(recipe.schedule.bank_name), recipe.weights, n
+            )
             changed = replace(recipe, settings=settings, weights=weights, schedule=recipe.schedule.without_proof())
-            other = _transform_alone(replace(ready, recipe=changed), guides)
-            repeated.add(other if parts is None else stiffened(other, parts)[0])
+            again = replace(ready, recipe=changed)
+            other = transform_of(again, refine_field(again, align_levels(again, no_cache)))
+            repeated.add(other if ready.rigid is None else stiffened(other, ready.rigid)[0])
         report.report("the other way")
         back = prepare(turned_job(ready, pair, warped), no_cache, ProgressReporter())
-        turned = None if guides is None else replace(guides, fixed=guides.moving, moving=guides.fixed)
-        back = back if turned is None else replace(back, seen=turned.start(back.seen))
-        return checking.summarise(pair, transform, image, warped, repeated, _transform_alone(back, turned))
-
-
-def _transform_alone(ready: Prepared, guides: PointGuides | None) -> Transform:
-    found = transform_of(ready, refine_field(ready, align_levels(ready, no_cache)))
-    return found if guides is None else guides.draw(found)
+        if (points := ready.drawing) is not None:
+            points = replace(points, fixed=points.moving, moving=points.fixed)
+            back = replace(back, drawing=points, seen=points.start(back.seen))
+        other = transform_of(back, refine_field(back, align_levels(back, no_cache)))
+        return checking.summarise(pair, transform, image, warped, repeated, other)
 
 
 def turned_job(ready: Prepared, pair: ImagePair, warped: LabelMap | None) -> Job:
@@ -306,12 +303,14 @@ def turned_job(ready: Prepared, pair: ImagePair, warped: LabelMap | None) -> Job
 
 
 def transform_of(ready: Prepared, refined: Refinement) -> Transform:
-    """Return the transform of a refined displacement, on the stored grid of the fixed image."""
+    """Return the transform of a refined displacement with its landmarks, on the stored grid of the fixed image."""
     fixed, moving = ready.data.stored["fixed"], ready.data.stored["moving"]
     voxels = fixed.to_stored(refined.displacement)
     turn = turned if np.may_share_memory(voxels, refined.displacement) else turn_in_place
     field = Field(turn(voxels, ready.pair.fixed.geometry.affine[:3, :3]), fixed.stored)
-    return Transform(field, ready.pair.initial, Ends("fixed_to_moving", fixed.stored, moving.stored), refined.knots)
+    ends = Ends("fixed_to_moving", fixed.stored, moving.stored)
+    found = Transform(field, ready.pair.initial, ends, refined.knots)
+    return found if ready.drawing is None else ready.drawing.draw(found)
 
 
 def score_trial(job: Job, cache: Cache, content: Hashable = None, drawn: tuple[float, int] | None = None) -> PairScore:
@@ -328,7 +327,7 @@ def score_trial(job: Job, cache: Cache, content: Hashable = None, drawn: tuple[f
     return checking.score_of(pair, warp_labels(pair.moving.labels, transform_of(ready, refined)))
 
 
-def provenance_of(ready: Prepared, model: Any, threads: int) -> record.Provenance:
+def provenance_of(ready: Prepared, model: Any, threads: int, command: tuple[str, ...]) -> record.Provenance:
     """Return all that is needed to run the registration again; ``model`` is the given path or object."""
     job, recipe, data = ready.job, ready.recipe, ready.data
     fixed, moving = data.modalities
@@ -338,12 +337,22 @@ def provenance_of(ready: Prepared, model: Any, threads: int) -> record.Provenanc
         structures = record.StructuresRecord(
             matched_by=match.by, classes=dict(match.to), names=names, unknown=tuple(match.unknown)
         )
+    init, pair = ready.start, ready.pair
+    file = init if isinstance(init, str | Path) and is_file(init) else None
+    in_memory = "matrix" if pair.initial_field is None else record.MEMORY
+    requested = "file" if file is not None else str(init) if isinstance(init, str | Path) else in_memory
+    start = record.StartRecord(
+        requested=requested, used=ready.used or requested, reason=ready.reason, matrix=pair.initial.tolist(),
+        file=None if file is None else str(Path(file).absolute()), field=pair.initial_field is not None,
+        sha256=None if file is None else image_sha256(file, follow_links=job.follow_links),
+    )  # fmt: skip
     return record.Provenance(
-        **this_program(), threads=threads, guides=ready.guides, device=ready.device.name,
+        **this_program(), threads=threads, command=command, guides=ready.guides, device=ready.device.name,
         inputs={k: record.InputFile(path=data.sources.get(k), sha256=sha256) for k, sha256 in data.hashes.items()},
-        start=record.start_record(ready.start, ready.pair, job, ready.used, ready.reason),
+        start=start,
         model=record.model_record(model, recipe.model, recipe.model_use(ready.classes_from, ready.used)),
-        modality=record.Modalities(fixed=str(fixed), moving=str(moving), bank=recipe.bank), structures=structures,
+        modality=record.Modalities(fixed=str(fixed), moving=str(moving), bank=recipe.schedule.bank_name),
+        structures=structures,
         call=record.Call(
             metrics=metric_weights(job.metrics), predict_classes=job.predict_classes, guide_points=job.guide_points,
             transform=job.transform, guide=job.guided_by or job.guided_by is not None, guide_only=job.guide_only,

@@ -26,7 +26,7 @@ from regweave.registration.guides import COARSE, FINE, usual_weights
 from regweave.registration.initial import STRUCTURES
 from regweave.run.memory import check_memory
 from regweave.run.read import Inputs, Reading
-from regweave.types import Geometry, Image, ImagePair, LabelMap, Volume, WeightTable
+from regweave.types import Image, ImagePair, LabelMap, Volume, WeightTable
 
 R = TypeVar("R", bound=Reading)
 FINER = 2.0
@@ -79,42 +79,30 @@ class Recipe:
         if predictor is None and found.compares_maps:
             message = "the model weighs what its class predictor makes out in the images, and has none"
             raise RegweaveError("E170", message, "train it again with `regweave train`")
-        found = found._at_resolution_of(inputs.fixed.geometry)
+        trained, finest = getattr(predictor, "trained_mm", None), float(inputs.fixed.geometry.spacing_mm.min())
+        if trained is not None and trained > FINER * finest and found.compares_maps:
+            notices.warn(
+                f"W238: the voxels of the fixed image are {finest:.2g} mm wide, those of the model's training images "
+                f"{trained:.2g} mm: its structure maps and the smoothness that goes with them are left out; to use "
+                "them, register copies with voxels as the model knows them"
+            )
+            # The learned parts of the refinement are left out too.
+            plain, unmasked = (
+                table and replace(schedule.without_map_members(table), stiffness=None) for table in (weights, blind)
+            )
+            assert plain is not None
+            settings = with_refinement_of_preset(settings)
+            found = replace(found, settings=settings, weights=plain, blind=unmasked, without_maps=True)
         structures = len(found.weights.classes) - 1 if found.compares_maps else 0
         asked = found.predictor if structures or labels is None else None
         grids = inputs.fixed.geometry, inputs.moving.geometry
-        check_memory(*grids, found.settings, found.bank, structures, asked, inputs.masked_voxels)
+        check_memory(*grids, found.settings, schedule.bank_name, structures, asked, inputs.masked_voxels)
         return found
-
-    @property
-    def bank(self) -> BankName:
-        """Name of the bank."""
-        return self.schedule.bank_name
 
     @property
     def compares_maps(self) -> bool:
         """True if a member with a weight compares structure maps, with moving labels or without."""
         return any(self.schedule.compares_maps(w) for w in (self.weights, self.blind) if w is not None)
-
-    def _at_resolution_of(self, geometry: Geometry) -> Recipe:
-        """Leave out learned parts of the refinement, with a warning, where an image is far finer than in training."""
-        known = getattr(self.predictor, "trained_mm", None)
-        finest = float(geometry.spacing_mm.min())
-        if known is None or known <= FINER * finest or not self.compares_maps:
-            return self
-        notices.warn(
-            f"W238: the voxels of the fixed image are {finest:.2g} mm wide, those of the model's training images "
-            f"{known:.2g} mm: its structure maps and the smoothness that goes with them are left out; to use them, "
-            "register copies with voxels as the model knows them"
-        )
-
-        def plain(weights: WeightTable) -> WeightTable:
-            return replace(self.schedule.without_map_members(weights), stiffness=None)
-
-        return replace(
-            self, settings=with_refinement_of_preset(self.settings), weights=plain(self.weights),
-            blind=None if self.blind is None else plain(self.blind), without_maps=True,
-        )  # fmt: skip
 
     def model_use(self, classes_from: ClassesFrom, start: str) -> tuple[str, str]:
         """Return how much of the model is used, all, part or none of it, and why not all."""
@@ -149,34 +137,27 @@ class Recipe:
 
         return replace(inputs, fixed=named(inputs.fixed), moving=named(inputs.moving))
 
-    def attach_labels(self, pair: ImagePair, *, predict: bool) -> tuple[ImagePair, ClassesFrom]:
+    def attach_classes(self, pair: ImagePair, *, predict: bool) -> tuple[ImagePair, ClassesFrom]:
         """Return the pair with the moving labels that choose the weights, and where they come from.
 
-        With ``predict`` the predictor is used even where labels are given.
+        With ``predict`` the predictor is used even where labels are given. Where a member compares structure maps, the
+        pair has those of its images and of these labels.
         """
-        if len(self.weights.classes) == 1:
-            return pair, "none"
-        if pair.moving.labels is not None and not predict:
-            matched = pair.moving.labels if self.match is None else self.match.apply(pair.moving.labels)
-            return pair.with_moving(labels=matched), "labels"
-        if self.predictor is None:
+        classes_from: ClassesFrom = "none"
+        labels = pair.moving.labels
+        if len(self.weights.classes) > 1 and labels is not None and not predict:
+            labels, classes_from = labels if self.match is None else self.match.apply(labels), "labels"
+        elif len(self.weights.classes) > 1 and self.predictor is not None:
+            labels, classes_from = self.predictor.labels(pair.moving), "predicted"
+        elif len(self.weights.classes) > 1:
+            labels = None
             if self.model is not None:
                 notices.warn(
                     "W262: the model chooses no weights: there are no moving labels and it segments no images; "
                     "those of its background serve everywhere"
                 )
-            return pair.with_moving(labels=None), "none"
-        return pair.with_moving(labels=self.predictor.labels(pair.moving)), "predicted"
-
-    def attach_structure_maps(self, pair: ImagePair, *, always: bool = False) -> ImagePair:
-        """Return the pair with structure maps of its images and of its moving labels, where a member compares them.
-
-        With ``always`` it has them whether or not a member does; that needs a predictor.
-        """
-        if not (self.compares_maps or always) or pair.fixed.maps is not None:
-            return pair
-        assert self.predictor is not None  # `resolve` has seen to it
-        return with_structure_maps(pair, self.predictor)
+        pair = pair if labels is pair.moving.labels else pair.with_moving(labels=labels)
+        return with_structure_maps(pair, self.predictor) if self.compares_maps else pair, classes_from
 
     def guided(self, *, levels: bool, only: bool) -> Recipe:
         """Return the recipe with members that compare guides: of the refinement, and of the levels where asked.
@@ -221,8 +202,9 @@ class Recipe:
         return replace(self, weights=self.schedule.without_label_members(self.weights))
 
 
-def with_structure_maps(pair: ImagePair, predictor: Predictor) -> ImagePair:
+def with_structure_maps(pair: ImagePair, predictor: Predictor | None) -> ImagePair:
     """Return the pair with the structure maps of both images by a predictor, and those of its moving labels."""
+    assert predictor is not None  # `Recipe.resolve` has seen to it
     fixed, moving = predictor.maps(pair.fixed), predictor.maps(pair.moving)
     outline = moving if pair.moving.labels is None else maps_from_labels(pair.moving.labels, predictor)
     return pair.with_fixed(maps=fixed).with_moving(maps=moving, label_maps=outline)

@@ -1,52 +1,309 @@
-"""Result of one registration: transforms, warped images, scores and provenance."""
+"""Result of one registration: transforms, warped images, scores and provenance, and their files."""
 
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
+from types import FunctionType
 from typing import Annotated, Any, Self
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
-from numpy.typing import ArrayLike
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    InstanceOf,
-    PlainSerializer,
-    computed_field,
-    model_validator,
-)
+import pydantic as pd
+from numpy.typing import ArrayLike, NDArray
 
-from regweave import extras
-from regweave.errors import RegweaveError
-from regweave.io import atomic_path, fill_value, prepare_output, read_image, read_labels, require_absent
-from regweave.io.disk.files import is_folder, read_json
+from regweave import extras, io
+from regweave.errors import RegweaveError, UsageError
+from regweave.io.disk.files import MAX_ARCHIVE_BYTES, damaged, is_file, is_folder, open_file, read_json, require_memory
 from regweave.io.disk.records import RESULT, Number, RecordPart, Text, Whole, checked, plain, write_record
+from regweave.io.transforms.files import smallest_displacement, write_linear
 from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_landmarks
 from regweave.measures.likeness import Likeness
 from regweave.measures.propagation import ClinicSection
 from regweave.measures.scores import InverseError, PairScore, Regularity, RoundTrip, StructureScore
 from regweave.measures.verdict import Rules, Verdict, default_rules, judge
 from regweave.registration.align import RefineStep, StepRecord
-from regweave.run import images as outputs
 from regweave.run.check import Check
-from regweave.run.images import OutputImages, SavedImages
 from regweave.run.memory import allowed_threads
 from regweave.run.record import Provenance
-from regweave.spatial.warp import determinant, warp_image, warp_labels, warp_points
+from regweave.spatial.warp import determinant, invert, warp_image, warp_labels, warp_points
 from regweave.threads import kernel_threads
-from regweave.types import Float64Array, LabelMap, Transform, Volume, WeightTable
+from regweave.types import (
+    Field,
+    Float64Array,
+    Geometry,
+    ImagePair,
+    LabelMap,
+    NodeEvidence,
+    Transform,
+    Volume,
+    WeightTable,
+)
 
 NEEDS_SURFACES = "surface_distance_mm"
+FILES = {
+    "warped": "warped.nii.gz", "labels": "warped_labels.nii.gz", "transform": "transform.h5", "inverse": "inverse.h5",
+    "displacement": "displacement.nii.gz", "report": "report.html",
+}  # fmt: skip
+"""What can be chosen, and its file; ``result.json`` is always written, ``report`` has the folder ``view`` besides."""
+DEFAULT = ("warped", "labels", "transform", "inverse", "report")
+"""All but the displacement, which repeats the transform."""
+SMALL_VOXELS = 1_000_000
+"""Up to this size the displacement is written too: programs that read no ITK transform read it, and it costs little."""
+NEEDED_BY_REPORT = ("warped", "labels", "transform")
+LIMIT = "error_limit.nii.gz"
+"""Map of the limits of the error in mm, -1 where unknown; written wherever the registration was checked."""
+VIEW, NODES = "view", "nodes.npz"
+"""Folder of what a page shows and the other files do not hold, and its file of the evidence of the last step."""
+WHOLE_UNITS_RANGE = 2000.0
+"""Images that span more than this lose nothing that is seen when they are rounded to whole numbers."""
+BROKEN = OSError, ValueError, KeyError, EOFError, NotImplementedError, RuntimeError, BadZipFile, zlib.error
+"""What reading a damaged archive raises."""
+KEPT = {"transform", "inverse", "warped", "warped_labels", "fixed", "fixed_labels"}
+"""Parts of a saved result that are read once."""
+LABEL = re.compile(r"-?[0-9]{1,20}")  # up to 64 bits
+
+
+def check_outputs(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of outputs in their usual order, or raise E119."""
+    wanted = set(names)
+    unknown = sorted(wanted - set(FILES))
+    if unknown or not wanted:
+        message = f"outputs {', '.join(map(repr, unknown)) or 'are missing'}, known are {', '.join(FILES)}"
+        raise UsageError("E119", message, f"choose some of them; the default is {','.join(DEFAULT)}")
+    lacking = [name for name in NEEDED_BY_REPORT if name not in wanted]
+    if "report" in wanted and lacking:
+        message = f"a report is made from {', '.join(NEEDED_BY_REPORT)}, and {', '.join(lacking)} are not to be written"
+        raise UsageError("E119", message, "add them, or leave the report out")
+    return tuple(name for name in FILES if name in wanted)
+
+
+def parse_outputs(text: str) -> tuple[str, ...]:
+    """Read names with commas between them."""
+    return check_outputs(name.strip() for name in text.split(","))
+
+
+class Images:
+    """Images and transforms of a registration: in memory, or in the ``folder`` of a result.
+
+    A part that is a function is called when the part is used: what is `KEPT` once, the rest at each use.
+    """
+
+    transform: Transform  # fixed to moving points, and back
+    inverse: Transform
+    start: Transform  # fixed to moving points as initially aligned
+    fixed: Volume
+    fixed_labels: LabelMap | None
+    before: Volume  # the moving image and labels on the fixed grid, as initially aligned
+    labels_before: LabelMap | None
+    warped: Volume  # the same, interpolated once from the originals by the transform
+    warped_labels: LabelMap | None
+    names: dict[int, str]  # name of each label; that of the fixed labels wins
+    nodes: NodeEvidence | None  # evidence of the last discrete step, for the page
+    limit: Volume | None  # limit of the error in mm at each fixed voxel, where the registration was checked
+    usual: tuple[str, ...]  # outputs that are written by default; of a saved result those that are there
+    pair: ImagePair  # what was registered, at its start; in memory alone
+    labelled: bool  # whether moving labels were inputs; of a saved result alone
+
+    def __init__(self, folder: Path | None = None, **parts: Any) -> None:
+        self.folder = folder
+        self._later = {name: part for name, part in parts.items() if isinstance(part, FunctionType)}
+        vars(self).update({name: part for name, part in parts.items() if name not in self._later})
+
+    def __getattr__(self, name: str) -> Any:
+        """Compute or read a part."""
+        later = vars(self).get("_later", {})
+        if name not in later:
+            raise AttributeError(name)
+        found = later[name]()
+        if name in KEPT:
+            setattr(self, name, found)
+        return found
+
+    @classmethod
+    def made(
+        cls, transform: Transform, inverse: Transform, warped: Volume, warped_labels: LabelMap | None, pair: ImagePair,
+        nodes: NodeEvidence | None = None, limit: Volume | None = None,
+    ) -> Images:  # fmt: skip
+        """Return what a registration has made, in memory."""
+        fixed, moving = pair.fixed, pair.moving
+        start = Transform(pair.initial_field or Field.zero(fixed.geometry), pair.initial)
+        maps = [labels for labels in (warped_labels, moving.labels, fixed.labels) if labels is not None]
+        names = {v: labels.name(v) for labels in maps for v in labels.values()}
+        for labels in maps:
+            names |= {v: name for v, name in labels.names.items() if v in names}
+        small = warped.data.size <= SMALL_VOXELS
+        usual = tuple(name for name in FILES if name in DEFAULT or (name == "displacement" and small))
+        return cls(
+            transform=transform, inverse=inverse, start=start, fixed=fixed, fixed_labels=fixed.labels, warped=warped,
+            before=lambda: warp_image(moving, start, fill=io.fill_value(moving)), warped_labels=warped_labels,
+            labels_before=lambda: None if moving.labels is None else warp_labels(moving.labels, start), names=names,
+            nodes=nodes, limit=limit, usual=usual, pair=pair,
+        )  # fmt: skip
+
+    @classmethod
+    def saved(cls, folder: Path, provenance: Provenance) -> Images:
+        """Return what `regweave register` or `Result.save` wrote; label maps that were no inputs have no file."""
+        inputs, start, warped_labels = provenance.inputs, provenance.start, FILES["labels"]
+        labelled = "moving_labels" in inputs
+        shown = f"{VIEW}/{warped_labels}"
+
+        def transform(name: str) -> Transform:
+            path = require_saved(folder, FILES[name])
+            found = io.read_transform(path)
+            return found if found.ends is None else io.read_transform(path, found.ends.start)
+
+        def inverse() -> Transform:
+            # It is computed where no file holds it and the transform names the grid it leads to.
+            if not is_file(folder / FILES["inverse"]) and made.transform.ends is not None:
+                return invert(made.transform)[0]
+            return transform("inverse")
+
+        def start_matrix() -> Transform:
+            if start.field:
+                message = f"'{folder}' does not hold its start: the record has no matrix of it"
+                raise RegweaveError("E198", message, "register again, with the landmarks")
+            return Transform(Field.zero(made.transform.field.geometry), np.array(start.matrix))
+
+        def labels(there: bool, name: str) -> LabelMap | None:
+            return io.read_labels(require_saved(folder, name)) if there else None
+
+        def view() -> tuple[dict[int, str], tuple[str, ...]]:
+            path = require_saved(folder, f"{VIEW}/view.json")
+            found = read_json(path)
+            names, members = found.get("names"), found.get("members")
+            if not isinstance(members, list) or not isinstance(names, dict) or not all(map(LABEL.fullmatch, names)):
+                raise damaged(f"'{path}'", "it does not describe a view")
+            return {int(value): str(name) for value, name in names.items()}, tuple(map(str, members))
+
+        def usual() -> tuple[str, ...]:
+            there = [name for name in FILES if is_file(folder / FILES[name])]
+            # No labels to show are no hindrance to a page.
+            lacking = ["labels"] if not labelled and "report" in there else []
+            return tuple(name for name in FILES if name in [*there, *lacking])
+
+        made = cls(
+            folder, labelled=labelled, transform=lambda: transform("transform"), inverse=inverse, start=start_matrix,
+            fixed=lambda: io.read_image(require_saved(folder, f"{VIEW}/fixed.nii.gz")),  # a CT has whole units here
+            fixed_labels=lambda: labels("fixed_labels" in inputs, f"{VIEW}/fixed_labels.nii.gz"),
+            before=lambda: io.read_image(require_saved(folder, f"{VIEW}/moving.nii.gz")),
+            labels_before=lambda: labels(labelled, f"{VIEW}/moving_labels.nii.gz"),
+            warped=lambda: io.read_image(require_saved(folder, FILES["warped"])),
+            warped_labels=lambda: labels(labelled, shown if is_file(folder / shown) else warped_labels),
+            names=lambda: view()[0], nodes=lambda: read_nodes(folder / VIEW / NODES, view()[1]), usual=usual,
+            limit=lambda: io.read_image(folder / LIMIT) if is_file(folder / LIMIT) else None,
+        )  # fmt: skip
+        return made
+
+    def write(self, folder: Path, chosen: Collection[str]) -> None:
+        """Write the chosen files; for a report, what it shows besides them. Those of a saved result are copied."""
+        if self.folder is not None:
+            self._copy(folder, chosen)
+            return
+        files = {name: folder / FILES[name] for name in chosen}
+        if self.limit is not None:
+            io.write_image(folder / LIMIT, self.limit)
+        if "warped" in files:
+            io.write_image(files["warped"], self.warped)
+        if "labels" in files and self.warped_labels is not None:
+            io.write_labels(files["labels"], self.warped_labels)
+        for name in ("transform", "inverse"):
+            if name in files:
+                found: Transform = getattr(self, name)
+                if found.field.data.any():
+                    io.write_transform(files[name], found)
+                else:
+                    write_linear(files[name], found.affine, found.ends)
+        if "displacement" in files:
+            io.write_displacement(files["displacement"], smallest_displacement(self.transform), self.transform.ends)
+        if "report" in files:
+            # Where a structure set is written, the file of the labels has the grid of the scan.
+            self._write_view(folder / VIEW, warped_labels="labels" not in files)
+
+    def _write_view(self, target: Path, *, warped_labels: bool) -> None:
+        target.mkdir()
+        for name, volume in {"fixed": self.fixed, "moving": self.before}.items():
+            low, high = float(volume.data.min()), float(volume.data.max())
+            whole = high - low > WHOLE_UNITS_RANGE and low > -32768 and high < 32767
+            io.write_image(target / f"{name}.nii.gz", volume, np.int16 if whole else None)
+        labels = {"fixed_labels": self.fixed_labels, "moving_labels": self.labels_before}
+        for name, found in {**labels, "warped_labels": self.warped_labels if warped_labels else None}.items():
+            if found is not None:
+                io.write_labels(target / f"{name}.nii.gz", found)
+        nodes = self.nodes
+        if nodes is not None:
+            with io.atomic_path(target / NODES) as part:
+                at, influence, confidence = nodes.geometry.affine, nodes.influence, nodes.confidence
+                np.savez_compressed(part, affine=at, influence=influence, confidence=confidence)
+        content = {"members": [] if nodes is None else list(nodes.members), "names": self.names}
+        write_record(target / "view.json", content)
+
+    def _copy(self, folder: Path, chosen: Collection[str]) -> None:
+        """Copy files, and what the page is made from; the page itself is made again."""
+        assert self.folder is not None
+        if is_file(self.folder / LIMIT):
+            shutil.copyfile(self.folder / LIMIT, folder / LIMIT)
+        for name in chosen:
+            if name == "report":
+                shutil.copytree(require_saved(self.folder, f"{VIEW}/view.json").parent, folder / VIEW)
+            elif name != "labels" or self.labelled:
+                shutil.copyfile(require_saved(self.folder, FILES[name]), folder / FILES[name])
+
+
+def require_saved(folder: Path, name: str) -> Path:
+    """Return the path of a file of a saved result, or raise E198."""
+    path = folder / name
+    if is_file(path):
+        return path
+    message = f"'{folder}' has no {name}: the result was written without it"
+    raise RegweaveError("E198", message, "register again with all outputs; see --write, or save(write=…)")
+
+
+def read_nodes(path: Path, members: tuple[str, ...]) -> NodeEvidence | None:
+    """Read the evidence of the last discrete step, where there is any."""
+    if not is_file(path):
+        return None
+    try:
+        affine, influence, confidence = read_arrays(path, ("affine", "influence", "confidence"))
+        if confidence.ndim != 3 or 0 in confidence.shape or influence.shape != (len(members), *confidence.shape):
+            raise ValueError(f"arrays of shapes {influence.shape} and {confidence.shape}")
+        if any(a.dtype.kind != "f" or not np.isfinite(a).all() for a in (affine, influence, confidence)):
+            raise ValueError("an array holds something else than finite numbers")
+        if affine.shape != (4, 4) or not 0 < abs(np.linalg.det(affine)) < np.inf or affine[3].tolist() != [0, 0, 0, 1]:
+            raise ValueError("its matrix places no grid")
+    except ValueError as error:
+        raise damaged(f"'{path}'", f"it does not hold the maps of a result ({error})") from error
+    x, y, z = confidence.shape
+    return NodeEvidence(Geometry((x, y, z), affine), members, influence, confidence)
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
+    """Read arrays by name from what `numpy.savez_compressed` wrote.
+
+    E101 is no regular file, E102 a damaged archive or another one, E140 more than the machine has memory for.
+    """
+    subject = f"'{path}'"
+    with open_file(path) as stream:
+        try:
+            with ZipFile(stream) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            if size > MAX_ARCHIVE_BYTES:
+                raise ValueError(f"it says that it holds {size} bytes, allowed are {MAX_ARCHIVE_BYTES}")
+            require_memory(2 * size, subject)
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as stored:
+                return [stored[name] for name in names]
+        except BROKEN as error:
+            raise damaged(subject, f"it does not hold the arrays {', '.join(names)} ({error})") from error
 
 
 def _weights(given: object) -> object:
@@ -62,9 +319,9 @@ class WeightRows(RecordPart):
     classes: tuple[Whole, ...]
     matrix: tuple[tuple[Number, ...], ...]
     pairwise: Number
-    stiffness: tuple[Number, ...] | None = Field(default=None, exclude_if=lambda given: given is None)
+    stiffness: tuple[Number, ...] | None = pd.Field(default=None, exclude_if=lambda given: given is None)
 
-    @model_validator(mode="after")
+    @pd.model_validator(mode="after")
     def _fits(self) -> Self:
         n = len(self.classes)
         if len(self.matrix) != len(self.members) or any(len(row) != n for row in self.matrix) or not n:
@@ -75,9 +332,7 @@ class WeightRows(RecordPart):
 
 
 # Parts of commands; completion offers neither these nor what every record has.
-INNER = {
-    "guided_score", "judged_score", "release_images", "with_command", "with_surfaces", "write_files", "write_page",
-}  # fmt: skip
+INNER = {"guided_score", "release_images", "with_surfaces", "write_files"}
 
 
 class Result(RecordPart):
@@ -85,7 +340,7 @@ class Result(RecordPart):
 
     Parameters
     ----------
-    images : OutputImages or SavedImages
+    images : Images
         Transforms and images, in memory or read from a saved folder when they are first used; not in the JSON.
     score : PairScore
         State, Dice and volumes of each structure; empty unless both label maps were given.
@@ -115,9 +370,9 @@ class Result(RecordPart):
         What ran: versions, inputs, start, model, settings, and the rest of the call.
     """
 
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, arbitrary_types_allowed=True)
+    model_config = pd.ConfigDict(validate_by_name=True, validate_by_alias=True, arbitrary_types_allowed=True)
 
-    score: PairScore = Field(alias="structures")
+    score: PairScore = pd.Field(alias="structures")
     steps: tuple[StepRecord, ...]
     refinement: tuple[RefineStep, ...]
     regularity: Regularity
@@ -125,20 +380,22 @@ class Result(RecordPart):
     inverse_error: InverseError
     likeness: Likeness | None = None
     seconds: Annotated[
-        dict[str, Number], AfterValidator(lambda found: {k: v for k, v in found.items() if k != "total"}),
-        PlainSerializer(lambda found: {**found, "total": sum(found.values())}),
+        dict[str, Number], pd.AfterValidator(lambda found: {k: v for k, v in found.items() if k != "total"}),
+        pd.PlainSerializer(lambda found: {**found, "total": sum(found.values())}),
     ]  # fmt: skip
     peak_memory_mb: Number
     warnings: tuple[Text, ...]
-    weights: Annotated[InstanceOf[WeightTable], BeforeValidator(_weights), PlainSerializer(WeightTable.to_json)]
+    weights: Annotated[
+        pd.InstanceOf[WeightTable], pd.BeforeValidator(_weights), pd.PlainSerializer(WeightTable.to_json)
+    ]
     landmarks: LandmarkScore | None = None
-    rigid_mm: dict[str, Number] = Field(default_factory=dict, exclude_if=lambda found: not found)
+    rigid_mm: dict[str, Number] = pd.Field(default_factory=dict, exclude_if=lambda found: not found)
     check: Check | None = None
     clinic: ClinicSection | None = None
-    rules: Rules = Field(default_factory=default_rules)
+    rules: Rules = pd.Field(default_factory=default_rules)
     provenance: Provenance
-    images: InstanceOf[OutputImages] | InstanceOf[SavedImages] = Field(
-        default_factory=lambda read: SavedImages(Path(), read["provenance"]), exclude=True, repr=False
+    images: pd.InstanceOf[Images] = pd.Field(
+        default_factory=lambda read: Images.saved(Path(), read["provenance"]), exclude=True, repr=False
     )  # `load` names the folder
 
     def __repr__(self) -> str:
@@ -190,7 +447,7 @@ class Result(RecordPart):
         """The moving labels on the fixed grid, where there were any."""
         return self.images.warped_labels
 
-    @computed_field  # type: ignore[prop-decorator]
+    @pd.computed_field  # type: ignore[prop-decorator]
     @property
     def dice(self) -> dict[int, dict[str, Any]]:
         """Name, state and Dice by label: ``before``, as loaded, after the ``start``, and ``after``; NaN for none."""
@@ -202,14 +459,14 @@ class Result(RecordPart):
             for s in self.score.structures
         }  # fmt: skip
 
-    @computed_field  # type: ignore[prop-decorator]
+    @pd.computed_field  # type: ignore[prop-decorator]
     @property
     def mean_dice(self) -> dict[str, float]:
         """Mean Dice ``before``, ``start`` and ``after`` over the same structures; empty where none counts.
 
         Structures that guided are left out: their overlap proves nothing.
         """
-        return self.judged_score.means()
+        return self.score.among(self.guided, inside=False).means()
 
     @property
     def guided(self) -> tuple[int, ...]:
@@ -218,18 +475,9 @@ class Result(RecordPart):
         return () if guides is None else tuple(guides.weights)
 
     @property
-    def judged_score(self) -> PairScore:
-        """Scores of the structures that did not guide."""
-        return self.score.among(self.guided, inside=False) if self.guided else self.score
-
-    @property
     def guided_score(self) -> PairScore:
         """Scores of the structures that guided."""
         return self.score.among(self.guided, inside=True)
-
-    def with_command(self, words: Sequence[str]) -> Result:
-        """Return the result with the command line that made it in its provenance."""
-        return self.model_copy(update={"provenance": self.provenance.model_copy(update={"command": tuple(words)})})
 
     def with_landmarks(self, points: LandmarkPairs) -> Result:
         """Return the result with the errors of corresponding landmarks; `LandmarkPairs.read` reads files and arrays."""
@@ -252,27 +500,24 @@ class Result(RecordPart):
         if all(not math.isnan(s.hd95_mm) for s in self.score.of("scored")):
             return self.score
         try:
-            fixed, warped, start = self.images.fixed_labels, self.warped_labels, self.images.labels_before
+            images = self.images
+            fixed, warped, start = images.fixed_labels, images.warped_labels, images.labels_before
         except RegweaveError as error:
             if error.code != "E198":
                 raise
             return self.score  # saved without a page or labels: nothing is left to measure
         return self.score if fixed is None or warped is None else self.score.with_surfaces(fixed, warped, start)
 
-    @computed_field  # type: ignore[prop-decorator]
+    @pd.computed_field  # type: ignore[prop-decorator]
     @property
     def verdict(self) -> Verdict:
         """Pass, look or fail by the rules, with the reasons."""
-        score = self._score_of_rules
+        score = self.with_surfaces if NEEDS_SURFACES in self.rules.limits else self.score
         return judge(
-            score.among(self.guided, inside=False) if self.guided else score, self.rules,
+            score.among(self.guided, inside=False), self.rules,
             regularity=self.regularity, inverse_error=self.inverse_error, landmarks=self.landmarks,
             warnings=self.warnings, clinic=self.clinic, likeness=self.likeness,
         )  # fmt: skip
-
-    @property
-    def _score_of_rules(self) -> PairScore:
-        return self.with_surfaces if NEEDS_SURFACES in self.rules.limits else self.score
 
     def summary(self) -> dict[str, Any]:
         """Return the content of ``result.json``; distances of surfaces are there once they are measured."""
@@ -282,12 +527,12 @@ class Result(RecordPart):
 
     def warp(self, image: Any, *, fill: float | None = None) -> Volume:
         """Bring another image of the moving space, such as a dose, onto the fixed grid; ``fill`` is outside it."""
-        moving = read_image(image)
-        return warp_image(moving, self.transform, fill=fill_value(moving) if fill is None else fill)
+        moving = io.read_image(image)
+        return warp_image(moving, self.transform, fill=io.fill_value(moving) if fill is None else fill)
 
     def warp_labels(self, labels: Any) -> LabelMap:
         """Bring another segmentation of the moving space onto the fixed grid."""
-        return warp_labels(read_labels(labels), self.transform)
+        return warp_labels(io.read_labels(labels), self.transform)
 
     def warp_points(self, points_mm: ArrayLike, *, inverse: bool = False) -> Float64Array:
         """Take points (..., 3) in LPS millimetres from fixed to moving space, or back with ``inverse``."""
@@ -316,19 +561,21 @@ class Result(RecordPart):
 
     def report(self, path: str | Path, *, overwrite: bool = False, page_detail: str = "normal") -> Path:
         """Write the page of the result as one file that needs no other."""
+        from regweave.report.registration import draw  # noqa: PLC0415 (pages stand above results)
+
         with _python_words():
-            require_absent(path, overwrite=overwrite)
-        with tempfile.TemporaryDirectory() as folder, atomic_path(path) as part:
-            done = self.write_files(Path(folder), outputs.NEEDED_BY_REPORT)  # a sign-off names their hashes
-            done.write_page(Path(folder), page_detail)
-            shutil.copyfile(Path(folder) / outputs.FILES["report"], part)
+            io.require_absent(path, overwrite=overwrite)
+        with tempfile.TemporaryDirectory() as folder, io.atomic_path(path) as part:
+            # A sign-off names the hashes of files.
+            draw(self.write_files(Path(folder), NEEDED_BY_REPORT), Path(folder), page_detail)
+            shutil.copyfile(Path(folder) / FILES["report"], part)
         return Path(path)
 
     def show(self) -> None:
         """Show the page below the cell of a notebook, or in the browser."""
         from regweave.report.pictures import show  # noqa: PLC0415 (pages stand above results)
 
-        show(self.report(Path(tempfile.mkdtemp(prefix="regweave-")) / outputs.FILES["report"]))
+        show(self.report(Path(tempfile.mkdtemp(prefix="regweave-")) / FILES["report"]))
 
     def write(
         self, folder: Path, write: Sequence[str] | None = None, *, page_detail: str = "normal",
@@ -338,37 +585,27 @@ class Result(RecordPart):
 
         Returns the result with the seconds that this took.
         """
-        chosen = self.images.usual_outputs() if write is None else outputs.check_outputs(write)
+        from regweave.report.registration import draw  # noqa: PLC0415 (pages stand above results)
+
+        chosen = self.images.usual if write is None else check_outputs(write)
         done = self.write_files(folder, chosen, there=there)
-        return done.write_page(folder, page_detail) if "report" in chosen else done
+        return draw(done, folder, page_detail) if "report" in chosen else done
 
     def write_files(self, folder: Path, chosen: Sequence[str], *, there: Sequence[str] = ()) -> Result:
         """Write the chosen files but the page; return the result with the seconds added."""
         began = time.perf_counter()
-        with kernel_threads(self._threads_here):
+        with kernel_threads(min(self.provenance.threads, allowed_threads())):
             self.images.write(folder, [name for name in chosen if name not in there])
-            score = self._score_of_rules
+            score = self.with_surfaces if NEEDS_SURFACES in self.rules.limits else self.score
         # A copy of a saved result keeps the seconds of the run.
         seconds = {"files": time.perf_counter() - began, **self.seconds}
         done = self.model_copy(update={"score": score, "seconds": seconds})
         write_record(folder / RESULT, done.summary())
         return done
 
-    def write_page(self, folder: Path, detail: str = "normal") -> Result:
-        """Write the page, and add its seconds to page, record and result."""
-        from regweave.report.registration import draw  # noqa: PLC0415 (pages stand above results)
-
-        with kernel_threads(self._threads_here):
-            return draw(self, folder, detail)
-
     def release_images(self, folder: Path) -> Result:
         """Return the result without its images in memory: they are read from its folder when they are used."""
-        return self.model_copy(update={"images": SavedImages(folder, self.provenance)})
-
-    @property
-    def _threads_here(self) -> int:
-        """As many threads as the registration used, on this machine."""
-        return min(self.provenance.threads, allowed_threads())
+        return self.model_copy(update={"images": Images.saved(folder, self.provenance)})
 
     def save(
         self, folder: str | Path, *, overwrite: bool = False, write: Sequence[str] | None = None,
@@ -387,7 +624,7 @@ class Result(RecordPart):
         page_detail : "small", "normal" or "full"
             Voxels that the page shows: 0.6 or 4 million, or all up to 64 million.
         """
-        with _python_words(), prepare_output(folder, overwrite=overwrite) as part:
+        with _python_words(), io.prepare_output(folder, overwrite=overwrite) as part:
             self.write(part, write, page_detail=page_detail)
 
 

@@ -25,7 +25,7 @@ from regweave.io.write import read_time_series
 from regweave.jobs import store, workers
 from regweave.jobs.batch import STORE, THUMBNAIL, Batch, BatchRow, StudyOptions, batch
 from regweave.options import called, described, option
-from regweave.run import images, memory, warp
+from regweave.run import memory, result, warp
 from regweave.run.job import Method, TransformKind, check_method, rules_of
 from regweave.run.realign import MOTION, realign
 from regweave.spatial.warp import warp_image
@@ -318,7 +318,7 @@ def _registered(pairs: Sequence[_Pair], job: BidsJob, out: Path) -> dict[str, Ba
         table = [{"id": one.key, "fixed": one.fixed.absolute(), "moving": one.moving.absolute()} for one in some]
         found = batch(
             table, out / WORK, transform=how[0], fixed_modality=how[1], moving_modality=how[2], preset=job.preset,
-            device=job.device, nifti_frame=job.nifti_frame, write=images.DEFAULT, workers=job.workers, shard="1/1",
+            device=job.device, nifti_frame=job.nifti_frame, write=result.DEFAULT, workers=job.workers, shard="1/1",
             on_progress=job.on_progress,
         )  # fmt: skip
         for row in found.rows:
@@ -362,11 +362,11 @@ def _derive(one: _Pair, job: BidsJob, out: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
     for name in (forth, back):
         write_record(place / f"{name}.json", {"Sources": [address(one.scan.file), address(one.fixed)]})
-    _link(work / one.key / images.FILES["transform"], place / f"{forth}.h5")
-    _link(work / one.key / images.FILES["inverse"], place / f"{back}.h5")
-    _link(work / one.key / images.FILES["warped"], describe(one.to, one.fixed))
-    if one.onward and job.template is not None and (work / one.onward / images.FILES["transform"]).is_file():
-        chain = [work / key / images.FILES["transform"] for key in (one.onward, one.key)]
+    _link(work / one.key / result.FILES["transform"], place / f"{forth}.h5")
+    _link(work / one.key / result.FILES["inverse"], place / f"{back}.h5")
+    _link(work / one.key / result.FILES["warped"], describe(one.to, one.fixed))
+    if one.onward and job.template is not None and (work / one.onward / result.FILES["transform"]).is_file():
+        chain = [work / key / result.FILES["transform"] for key in (one.onward, one.key)]
         onto = warp.onto_grid(chain, job.template, nifti_frame=job.nifti_frame)
         with atomic_path(describe(_space(job.template), Path(job.template))) as part:
             write_image(part, warp_image(read_image(one.moving, nifti_frame=job.nifti_frame), onto))
@@ -384,7 +384,7 @@ def _link(file: Path, name: Path) -> None:
 def _recorded(out: Path, rows: Mapping[str, BatchRow], units: Mapping[str, str], done: Sequence[_Pair]) -> Batch:
     """Keep the rows of each session; write the pages of the people, and the text with citations."""
     from regweave.report import batch as page  # noqa: PLC0415 (pages are above results)
-    from regweave.report.boilerplate import boilerplate  # noqa: PLC0415
+    from regweave.report.registration import boilerplate  # noqa: PLC0415
 
     for unit in dict.fromkeys(units.values()):
         (out / WORK / f"{unit.partition('_')[0]}.json").unlink(missing_ok=True)  # Of a person who had no images

@@ -215,7 +215,7 @@ def scan(pairs: Sequence[PairFiles], reading: Reading) -> DatasetScan:
             fixed, a, of_fixed, one = look(pair.fixed, pair.fixed_labels, reading.fixed_modality)
             moving, b, of_moving, other = look(pair.moving, pair.moving_labels, reading.moving_modality)
             for mask, grid in ((pair.fixed_mask, fixed), (pair.moving_mask, moving)):
-                reading.mask(mask, grid)
+                reading.labels(mask, grid, mask=True)
             seen[pair.id] = PairContents(fixed, moving, (a, b), bank_of(of_fixed, of_moving), (one, other))
         except RegweaveError as error:
             failed[pair.id] = error

@@ -149,10 +149,7 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._in_notebook:
-            self._put(f"{self._said}{duration(time.monotonic() - self._began)}")
-            return
-        self._wipe()
+        self._put(f"{self._said}{duration(time.monotonic() - self._began)}" if self._in_notebook else "")
 
     def draw(self, fraction: float, text: str, *, line: str | None = None) -> None:
         """Show how far the work is, 0 to 1 or NaN, and what is being done; ``line`` is for a log."""
@@ -173,7 +170,7 @@ class Bar:
         if self._in_notebook:
             self._said = f"{text} · "
         elif self._drawn or self._lines:
-            self._wipe()
+            self._put("")
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
 
@@ -185,16 +182,10 @@ class Bar:
             else:
                 self._cell.update(content, raw=True)
             return
-        sys.stderr.write(f"\r{text:<{self._wide}}")
-        sys.stderr.flush()
-        self._wide = len(text)
-
-    def _wipe(self) -> None:
-        if self._wide:
-            self._put("")
-            sys.stderr.write("\r")
+        if text or self._wide:  # no text wipes the line
+            sys.stderr.write(f"\r{text:<{self._wide}}" + ("" if text else "\r"))
             sys.stderr.flush()
-            self._wide = 0
+            self._wide = len(text)
 
 
 class BatchBar(Bar):

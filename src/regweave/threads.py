@@ -22,14 +22,9 @@ def kernel_threads(n: int) -> Iterator[None]:
         _core.set_threads(before)
 
 
-def present_threads() -> int:
-    """Threads that the kernels use where the present thread calls them."""
-    return int(_core.threads())
-
-
 def in_this_call(function: Callable[P, T]) -> Callable[P, T]:
     """Let a function that threads of a pool will run belong to the present call: its record, its kernel threads."""
-    n = present_threads()
+    n = _core.threads()
 
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         with kernel_threads(n):
@@ -43,7 +38,7 @@ def side_by_side(function: Callable[[S], T], items: Iterable[S]) -> list[T]:
 
     For work in NumPy and SciPy that lets other threads run; kernels inside use one thread each.
     """
-    given, n = list(items), present_threads()
+    given, n = list(items), _core.threads()
     if n == 1 or len(given) < 2:
         return [function(item) for item in given]
 

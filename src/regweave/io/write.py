@@ -19,7 +19,7 @@ import numpy as np
 import SimpleITK as sitk  # noqa: N813
 from numpy.typing import DTypeLike, NDArray
 
-from regweave import extras
+from regweave import _core, extras
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import is_file, suffix_of
 from regweave.io.disk.outputs import atomic_path
@@ -27,7 +27,6 @@ from regweave.io.geometry import ras_to_lps, set_itk_geometry
 from regweave.io.images import as_path
 from regweave.io.nifti import SUFFIXES, NiftiFrame, place, read_header
 from regweave.io.stored import Stored, constant_error, nonfinite_error
-from regweave.threads import present_threads
 from regweave.types import Geometry, LabelMap, Volume
 
 S = TypeVar("S")
@@ -47,7 +46,7 @@ def in_order(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
 
     The function runs in as many threads as the kernels may use here; it should let other threads run, as zlib does.
     """
-    n = present_threads()
+    n = _core.threads()
     if n == 1:
         yield from map(function, items)
         return

@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from regweave import registry
-from regweave._core import perceptron_cross_entropy
+from regweave import _core, registry
 from regweave.predictors import Classes, Examples, Names, Parts, Predictor, VoxelMm, _features as see
 from regweave.spatial.control_grid import numbers_of
 from regweave.spatial.voxels import shrink_geometry
-from regweave.threads import present_threads
 from regweave.types import Float32Array, Float64Array, IntArray, LabelMap, Modality, StructureMaps, Volume
 
 BACKGROUND_SHARES = 4  # shares of the samples for the background, which is as varied as many structures
@@ -206,7 +204,7 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> VoxelPr
         return VoxelPredictor(classes, examples.modality, sizes, classifier, names), odds
 
     folds = _folds(examples.groups or range(len(volumes))) if like is None else []
-    with ThreadPoolExecutor(present_threads()) as pool:  # a fit depends on its samples alone; the longest comes first
+    with ThreadPoolExecutor(_core.threads()) as pool:  # a fit depends on its samples alone; the longest comes first
         (whole, odds), *parts = pool.map(train, [range(len(volumes)), *(rest for rest, _ in folds)])
     scores = []
     for (part, sampled_odds), (_, held_out) in zip(parts, folds, strict=True):
@@ -322,7 +320,7 @@ def fit_perceptron(
 
     def objective(p: Float64Array) -> tuple[float, Float64Array]:
         w, b, v, c = unpack(p)
-        total, gradient = perceptron_cross_entropy(rows, numbers, w, b, v, c)
+        total, gradient = _core.perceptron_cross_entropy(rows, numbers, w, b, v, c)
         squares = np.concatenate([options.penalty * w.ravel(), 0.0 * b, options.penalty * v.ravel(), 0.0 * c])
         return total / len(rows) + 0.5 * float((squares * p).sum()), gradient / len(rows) + squares
 

@@ -24,7 +24,6 @@ from regweave.predictors._features import WorkingGrid
 from regweave.predictors.perceptron import require_classes
 from regweave.spatial.control_grid import numbers_of
 from regweave.spatial.voxels import Factors, shrink
-from regweave.threads import present_threads
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray, LabelMap, StructureMaps, Volume
 
 COSTLY = True  # a fit takes minutes to hours: as few as possible are made, and each is cached
@@ -415,7 +414,7 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> Network
         held_out=spared(examples.groups or range(len(images)), examples.seed), mirrored=mirrored,
     )  # fmt: skip
     before = torch.get_num_threads()
-    torch.set_num_threads(present_threads())
+    torch.set_num_threads(_core.threads())
     try:
         arrays = training.fit_network(images, numbers, plan, examples.tell, examples.checkpoint)
     finally:

@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from math import prod
@@ -225,24 +225,20 @@ class Cache:
                 found: T = self._values[key][0]
                 return found
         value = compute()
+        size, parts = 0, [value]
+        while parts:
+            part = parts.pop()
+            if isinstance(part, np.ndarray):
+                size += part.nbytes
+            elif is_dataclass(part):
+                parts += [getattr(part, f.name) for f in fields(part)]
+            elif isinstance(part, Mapping | tuple | list):
+                parts += part.values() if isinstance(part, Mapping) else part
         with self._lock:
-            self._values[key] = (value, sum(a.nbytes for a in _arrays(value)))
+            self._values[key] = (value, size)
             while self._values and sum(size for _, size in self._values.values()) > self._limit:
                 self._values.popitem(last=False)
         return value
-
-
-def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
-    if isinstance(value, np.ndarray):
-        yield value
-    elif is_dataclass(value):
-        for f in fields(value):
-            yield from _arrays(getattr(value, f.name))
-    elif isinstance(value, Mapping):
-        yield from _arrays(tuple(value.values()))
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from _arrays(part)
 
 
 no_cache = Cache(0.0)  # computes every value

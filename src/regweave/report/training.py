@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,10 @@ from regweave.io import atomic_path
 from regweave.io.disk.records import DEMO, INDEX
 from regweave.measures.statistics import patients_of
 from regweave.model.model import Model
-from regweave.model.record import Candidate, FitPoint, GateRecord, StageCount, TrainingRecord, Tuning, read_effort
+from regweave.model.record import Candidate, GateRecord, StageCount, TrainingRecord, Tuning, read_effort
 from regweave.registration.guides import FINE
 from regweave.report.charts import HALF, STYLE, bar_chart, interval_plot, line_chart
 from regweave.report.page import asset, render
-from regweave.types import Float64Array
 
 
 def page_path(model: Path) -> Path:
@@ -61,56 +59,48 @@ def page_text(name: str, model: Model, effort: Mapping[str, StageCount], back: t
 
 def _stages(record: TrainingRecord, effort: Mapping[str, StageCount]) -> dict[str, StageCount]:
     counts: Mapping[str, StageCount] = record.stages or effort
-    costs = {
-        name: of.model_copy(update={"seconds": effort[name].seconds if name in effort else None})
-        for name, of in counts.items()
-    }
-    seconds = [of.seconds for of in effort.values()]
-    total = sum(s for s in seconds if s is not None) if seconds and None not in seconds else None
+    seconds = {name: of.seconds for name, of in effort.items()}
+    costs = {name: of.model_copy(update={"seconds": seconds.get(name)}) for name, of in counts.items()}
+    known = [s for s in seconds.values() if s is not None]
+    total = sum(known) if known and len(known) == len(seconds) else None
     return {**costs, "all": StageCount(registrations=record.registrations, inferences=record.inferences, seconds=total)}
-
-
-Series = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def weights(model: Model) -> list[Markup]:
     """Draw the weights that are used, and those that were learned before the gates, with the spread of the folds."""
-    model = replace(model, weights=model.weights.lacking(FINE.name))  # guides have no part in the sums of columns
-    record, w = model.training, model.weights
-    found = [m for m in (_matrix(f, w.matrix.shape) for f in record.learned_by_fold) if m is not None]
+    record, w = model.training, model.weights.lacking(FINE.name)  # guides have no part in the sums of columns
+    *folds, learned = (
+        np.array(rows, dtype=np.float64) if (len(rows), *{len(row) for row in rows}) == w.matrix.shape else None
+        for rows in (*record.learned_by_fold, record.learned)
+    )
+    found = [fold for fold in folds if fold is not None]
     spread = np.std(found, axis=0, ddof=1) if len(found) > 1 else np.full(w.matrix.shape, np.nan)
-    used = [_number(record.share) * record.strength(c) if record.uses_column(c) else 0.0 for c in w.classes]
-    charts = [bar_chart(_bars(model, w.matrix, spread * used), title="Weights of the model by class", x_label="weight")]
-    learned = _matrix(record.learned, w.matrix.shape)
-    if learned is not None:
-        title = "Learned on all pairs, before share and gates"
-        charts.append(bar_chart(_bars(model, learned, spread), title=title, x_label="weight"))
-    return charts
-
-
-def _matrix(rows: Sequence[Sequence[float | None]], shape: tuple[int, ...]) -> Float64Array | None:
-    if (len(rows), *{len(row) for row in rows}) != shape:
-        return None
-    return np.array(rows, dtype=np.float64)
-
-
-def _bars(model: Model, matrix: Float64Array, spread: Float64Array) -> dict[str, dict[str, tuple[float, float]]]:
-    w = model.weights
-    names = [model.class_name(c) for c in w.classes]
-    return {  # names that come twice have the label value too
-        name if names.count(name) == 1 else f"{name} ({w.classes[k]})": {
-            m: (float(matrix[i, k]), float(spread[i, k])) for i, m in enumerate(w.members)
-        }
-        for k, name in enumerate(names)
+    share = math.nan if record.share is None else record.share
+    used = [share * record.strength(c) if record.uses_column(c) else 0.0 for c in w.classes]
+    names = [model.class_name(c) for c in w.classes]  # those that come twice have the label value too
+    names = [n if names.count(n) == 1 else f"{n} ({c})" for n, c in zip(names, w.classes, strict=True)]
+    shown = {
+        "Weights of the model by class": (w.matrix, spread * used),
+        "Learned on all pairs, before share and gates": (learned, spread),
     }
+    charts = []
+    for title, (matrix, around) in shown.items():
+        if matrix is not None:
+            pairs = np.stack([matrix, around], axis=-1).tolist()
+            bars = {
+                name: {m: (row[k][0], row[k][1]) for m, row in zip(w.members, pairs, strict=True)}
+                for k, name in enumerate(names)
+            }
+            charts.append(bar_chart(bars, title=title, x_label="weight"))
+    return charts
 
 
 def gates(model: Model) -> Markup:
     """Draw the gain of each class with one standard error to each side, as the gate sees it."""
     rows = []
     for c in model.weights.classes:
-        gate = model.training.gates.get(str(c))
-        gain, error = (math.nan, math.nan) if gate is None else (_number(gate.gain), _number(gate.standard_error))
+        gate = model.training.gates.get(str(c), GateRecord())
+        gain, error = _figures([gate], "gain") + _figures([gate], "standard_error")
         name = f"{model.class_name(c)}: {'learned' if model.training.uses_column(c) else 'uniform'}"
         rows.append((name, gain, gain - error, gain + error))
     return interval_plot(rows, title="Gain on left-out pairs ± one standard error", x_label="Dice, learned − uniform")
@@ -124,61 +114,57 @@ def curves(model: Model) -> list[Markup]:
         for key, points in model.training.history.items()
         if points
     }
-    if not fits:
-        return []
     # With more than one fit, the distance of the bounds is in the chart of the gap alone.
-    bounds = {"objective": ", attained", **({"upper": ", upper bound"} if len(fits) == 1 else {})}
-    losses = {"predicted_loss": ", predicted", "imputed_loss": ", imputed"}
+    bounds = {"objective": ", attained"} | ({"upper": ", upper bound"} if len(fits) == 1 else {})
+    charts: dict[tuple[str, str], dict[str, str]] = {
+        ("Objective, eq. (7)", "objective"): bounds,
+        ("Duality gap", "gap"): {"duality_gap": ""},
+        ("Loss on samples", "mean loss Δ"): {"predicted_loss": ", predicted", "imputed_loss": ", imputed"},
+        ("Sum of the slacks", "slack"): {"slack_sum": ""},
+    }  # fmt: skip
     return [
-        _half(_lines(fits, **bounds), "Objective, eq. (7)", "outer iteration", "objective"),
-        _half(_lines(fits, duality_gap=""), "Duality gap", "outer iteration", "gap", log_y=True),
-        _half(_lines(fits, **losses), "Loss on samples", "outer iteration", "mean loss Δ"),
-        _half(_lines(fits, slack_sum=""), "Sum of the slacks", "outer iteration", "slack"),
-    ]
+        line_chart(
+            {
+                fit + ending: list(zip(_figures(points, "number"), _figures(points, key), strict=True))
+                for key, ending in lines.items()
+                for fit, points in fits.items()
+            },
+            title=title, x_label="outer iteration", y_label=label, log_y=label == "gap", width=HALF,
+        )
+        for (title, label), lines in charts.items()
+        if fits
+    ]  # fmt: skip
 
 
 def surrogate(candidates: Sequence[Candidate]) -> list[Markup]:
     """Draw losses and Dice of the candidates, one above the other by number."""
-
-    def series(**names: str) -> Series:
-        return {name: list(enumerate(_numbers(candidates, key), start=1)) for key, name in names.items()}
-
-    losses = series(surrogate_uniform="before learning", surrogate_learned="after")
-    dice = series(dice_uniform="uniform", dice_learned="learned", dice_gated="gated")
+    losses = {"surrogate_uniform": "before learning", "surrogate_learned": "after"}
+    dice = {"dice_uniform": "uniform", "dice_learned": "learned", "dice_gated": "gated"}
     return [
-        _half(losses, "Surrogate loss of the candidates", "candidate", "mean loss Δ"),
-        _half(dice, "Dice of left-out masks", "candidate", "mean Dice"),
-    ]
+        line_chart(
+            {name: list(enumerate(_figures(candidates, key), start=1)) for key, name in lines.items()},
+            title=title, x_label="candidate", y_label=label, width=HALF,
+        )
+        for title, label, lines in (
+            ("Surrogate loss of the candidates", "mean loss Δ", losses), ("Dice of left-out masks", "mean Dice", dice),
+        )
+    ]  # fmt: skip
 
 
 def _tuning(name: str, tuned: Tuning) -> Markup:
     """Draw the Dice of the uniform bank over the smoothness that was tried; warn where the curve has not turned."""
-    curve = [(at, _number(p.get("mean_dice"))) for p in tuned.curve if (at := p.get("smoothness")) is not None]
-    points = [(math.log10(smoothness), dice) for smoothness, dice in curve if smoothness > 0]
+    curve = [(at, p.get("mean_dice")) for p in tuned.curve if (at := p.get("smoothness")) is not None]
+    points = [(math.log10(at), math.nan if dice is None else dice) for at, dice in curve if at > 0]
     if not points:
         return Markup()
-    title = f"Uniform bank, {name}: smoothness {_number(tuned.smoothness):.4g} is taken"
-    chart = _half({"training pairs": points}, title, "log₁₀ smoothness", "mean Dice")
+    (taken,) = _figures([tuned], "smoothness")
+    title = f"Uniform bank, {name}: smoothness {taken:.4g} is taken"
+    series = {"training pairs": points}
+    chart = line_chart(series, title=title, x_label="log₁₀ smoothness", y_label="mean Dice", width=HALF)
     note = Markup('<p class="warn">The best value is the last one that was tried: the curve has not turned.</p>')
     return chart + note if tuned.smoothness in (curve[0][0], curve[-1][0]) else chart
 
 
-def _lines(fits: Mapping[str, Sequence[FitPoint]], **names: str) -> Series:
-    """Return a line for each figure and each fit; ``names`` has the text after the name of the fit."""
-    return {
-        fit + ending: list(zip(_numbers(points, "number"), _numbers(points, key), strict=True))
-        for key, ending in names.items()
-        for fit, points in fits.items()
-    }
-
-
-def _numbers(rows: Iterable[object], key: str) -> list[float]:
-    return [_number(getattr(row, key)) for row in rows]
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def _half(series: Series, title: str, x: str, y: str, *, log_y: bool = False) -> Markup:
-    return line_chart(series, title=title, x_label=x, y_label=y, log_y=log_y, width=HALF)
+def _figures(rows: Iterable[object], key: str) -> list[float]:
+    """Return a figure of each row, NaN where there is none."""
+    return [float(found) for found in np.array([getattr(row, key) for row in rows], dtype=np.float64)]

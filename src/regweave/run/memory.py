@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from regweave.config.settings import Settings
+from regweave.config.settings import Level, Settings
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.io.disk.files import total_memory
 from regweave.io.modality import BankName
@@ -126,24 +126,7 @@ def forecast(
     """
     schedule = settings.for_bank(modality)
     bank = schedule.for_levels().bank
-    levels = []
-    for number, level in enumerate(schedule.levels_for(fixed), start=1):
-        geometry = shrink_geometry(fixed, level.factors(fixed))
-        grid = ControlGrid.cover(geometry, level.spacing_mm, level.support)
-        # An axis of few voxels may be finer than the grid needs; only where control points pile up is it a mistake.
-        piled = [axis for axis in range(3) if grid.spacing[axis] < FINEST_SPACING and grid.nodes[axis] > MOST_PER_AXIS]
-        if piled or grid.n_nodes > MOST_NODES:
-            voxel = " × ".join(f"{s:.3g}" for s in geometry.spacing_mm)
-            message = (
-                f"level {number} would lay {' × '.join(str(n) for n in grid.nodes)} control points, "
-                f"{level.spacing_mm:.3g} mm apart, over voxels of {voxel} mm; "
-                f"allowed are {MOST_NODES} in all and 16 in a voxel along an axis"
-            )
-            hint = "check the voxel sizes with `regweave check`, or give a larger spacing_mm"
-            raise RegweaveError("E176", message, hint)
-        n_labels = level.labels_per_axis**3
-        work = len(bank) * prod(geometry.shape) * level.steps * (WORK["cost"] * n_labels + WORK["features"])
-        levels.append(LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, n_labels, level.steps, work))
+    levels = tuple(_size(fixed, level, n, len(bank)) for n, level in enumerate(schedule.levels_for(fixed), start=1))
     stages = settings.refine.stages(fixed, modality)
     refined = [prod(shrink_geometry(fixed, stage.factors(fixed)).shape) for stage in stages]
     views = len({(m.window, m.sigma_voxels, m.metric == "mi") for m in bank})
@@ -158,11 +141,29 @@ def forecast(
     refine = (of["refine"] + structures * of["structure"]) * max(refined) if settings.refine.steps else 0.0
     work = sum(p.work for p in levels) + refine_work + outputs_work
     return Plan(
-        tuple(levels), len(bank), sum(stage.steps for stage in stages),
+        levels, len(bank), sum(stage.steps for stage in stages),
         peak_memory_mb=PROGRAM_MB + (held + max(costs + features, refine)) / 2**20,
         seconds=_seconds_per_voxel_label() * work if probe else float("nan"),
         refine_work=refine_work, outputs_work=outputs_work,
     )  # fmt: skip
+
+
+def _size(fixed: Geometry, level: Level, number: int, n_members: int) -> LevelPlan:
+    geometry = shrink_geometry(fixed, level.factors(fixed))
+    grid = ControlGrid.cover(geometry, level.spacing_mm, level.support)
+    # An axis of few voxels may be finer than the grid needs; only where control points pile up is it a mistake.
+    piled = [axis for axis in range(3) if grid.spacing[axis] < FINEST_SPACING and grid.nodes[axis] > MOST_PER_AXIS]
+    if piled or grid.n_nodes > MOST_NODES:
+        voxel = " × ".join(f"{s:.3g}" for s in geometry.spacing_mm)
+        message = (
+            f"level {number} would lay {' × '.join(str(n) for n in grid.nodes)} control points, "
+            f"{level.spacing_mm:.3g} mm apart, over voxels of {voxel} mm; "
+            f"allowed are {MOST_NODES} in all and 16 in a voxel along an axis"
+        )
+        raise RegweaveError("E176", message, "check the voxel sizes with `regweave check`, or give a larger spacing_mm")
+    n_labels = level.labels_per_axis**3
+    work = n_members * prod(geometry.shape) * level.steps * (WORK["cost"] * n_labels + WORK["features"])
+    return LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, n_labels, level.steps, work)
 
 
 def _predictor_mb(geometry: Geometry, predictor: Predictor) -> float:

@@ -25,17 +25,8 @@ from regweave.io.geometry import check_same_grid
 from regweave.io.points import MARKUPS_SCHEMA
 from regweave.run.result import Result
 from regweave.spatial.voxels import Factors, body_mask, shrink, shrink_geometry
-from regweave.types import (
-    PALETTE,
-    Field,
-    Float32Array,
-    Float64Array,
-    Geometry,
-    LabelArray,
-    NodeEvidence,
-    Structure,
-    Volume,
-)
+from regweave.types import PALETTE, Field, Geometry, NodeEvidence, Structure, Volume
+from regweave.types.images import Float32Array, Float64Array, LabelArray
 
 STRUCTURE_SET = "structure set"  # key of the file of the contours in `result.json`
 OFF_SLICE = 0.1  # share of a gap by which a polygon may be off its slice

@@ -23,18 +23,8 @@ from regweave.measures.scores import InverseError, PairScore, dice, score_labels
 from regweave.registration.align import Step
 from regweave.spatial.voxels import body_mask, inside
 from regweave.spatial.warp import inverse_errors_mm, summary_mm, warp_image, warp_labels
-from regweave.types import (
-    Field,
-    Float32Array,
-    Geometry,
-    Image,
-    ImagePair,
-    LabelMap,
-    NodeEvidence,
-    Transform,
-    Volume,
-    WeightTable,
-)
+from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, NodeEvidence, Transform, Volume, WeightTable
+from regweave.types.images import Float32Array
 
 REPETITIONS = 3
 SEED = 20_240_501

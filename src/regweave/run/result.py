@@ -37,17 +37,8 @@ from regweave.run.memory import allowed_threads
 from regweave.run.record import Provenance
 from regweave.spatial.warp import determinant, invert, warp_image, warp_labels, warp_points
 from regweave.threads import kernel_threads
-from regweave.types import (
-    Field,
-    Float64Array,
-    Geometry,
-    ImagePair,
-    LabelMap,
-    NodeEvidence,
-    Transform,
-    Volume,
-    WeightTable,
-)
+from regweave.types import Field, Geometry, ImagePair, LabelMap, NodeEvidence, Transform, Volume, WeightTable
+from regweave.types.images import Float64Array
 
 NEEDS_SURFACES = "surface_distance_mm"
 FILES = {

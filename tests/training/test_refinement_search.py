@@ -16,8 +16,7 @@ from regweave.predictors import Examples
 from regweave.predictors.perceptron import Options, fit as fit_perceptron
 from regweave.run.memory import Cache
 from regweave.run.read import read_inputs
-from regweave.training import columns as learner
-from regweave.training import refinement as module
+from regweave.training import columns as learner, refinement as module
 from regweave.training.options import TrainOptions
 from regweave.training.refinement import LEVEL_SHARES, RefinementSearch, other_start, starting, starting_as
 from regweave.training.state import CandidateRunner, TrainingLog, TrainingState

@@ -15,10 +15,8 @@ from regweave.cli import options as opt
 from regweave.cli.app import WIDTH, command_line
 from regweave.cli.warp import require_outside
 from regweave.errors import RegweaveError, UsageError
+from regweave.io.dicom import parse, reg, series
 from regweave.io.dicom.overview import OverviewEntry, overview
-from regweave.io.dicom.parse import require_same_patient
-from regweave.io.dicom.reg import write_reg_deformable, write_reg_rigid
-from regweave.io.dicom.series import read_series
 from regweave.io.disk.files import suffix_of
 from regweave.io.geometry import MIN_OVERLAP
 from regweave.io.images import is_dicom_folder, read_stored
@@ -224,13 +222,13 @@ def _write_dicom(transform: Path, output: Path, today: Path | None, planning: Pa
         hint = "name the folder of the fixed one with --reference, the other with --planning"
         raise UsageError("E192", message, hint)
     require_outside(output, today, planning)
-    fixed, moving = read_series(today), read_series(planning)
-    require_same_patient(fixed.identity, moving.identity, f"'{today}' and '{planning}'")
+    fixed, moving = series.read_series(today), series.read_series(planning)
+    parse.require_same_patient(fixed.identity, moving.identity, f"'{today}' and '{planning}'")
     found = io.read_transform(transform)
     if transform.suffix.lower() not in DICOM_SUFFIXES:
         require_reference(found.ends, fixed.image.geometry, str(transform))
     if found.field.geometry is ANYWHERE:
-        write_reg_rigid(output, found.affine, fixed, moving)
+        reg.write_reg_rigid(output, found.affine, fixed, moving)
         return "matrix from the moving to the fixed frame, as DICOM stores it"
-    error = write_reg_deformable(output, found, fixed, moving)
+    error = reg.write_reg_deformable(output, found, fixed, moving)
     return f"deformable registration, its grid at most {error:.3f} mm from the transform"

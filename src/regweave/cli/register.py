@@ -16,10 +16,9 @@ from regweave.cli.app import command_line, usual, words
 from regweave.cli.tables import end_by_verdict, overlap_table, verdict_lines
 from regweave.config.settings import choose_settings
 from regweave.errors import UsageError
-from regweave.io import overlap_fraction, prepare_output
+from regweave.io import modality, overlap_fraction, prepare_output
 from regweave.io.dicom.series import series_by_place
 from regweave.io.disk.records import REPORT
-from regweave.io.modality import describe_modalities
 from regweave.notices import terminal_safe
 from regweave.progress import BEFORE_FILES, StagedBar
 from regweave.report.registration import draw
@@ -178,7 +177,7 @@ def plan(job: Job, *, as_json: opt.Json = False) -> None:
         print(json.dumps(numbers, indent=2))
         return
     console = Console(markup=False)
-    console.print(f"images       {describe_modalities(*data.modalities)}")
+    console.print(f"images       {modality.describe_modalities(*data.modalities)}")
     console.print(f"settings     {settings.name}, bank {bank!r}, {found.n_members} members")
     table = Table(box=None)
     for heading in ("spacing", "voxels", "nodes", "labels", "steps"):

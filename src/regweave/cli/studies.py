@@ -30,7 +30,8 @@ from regweave.jobs.regions import measure as run_measure
 from regweave.jobs.template import TemplateJob, build_template
 from regweave.progress import BatchBar
 from regweave.run.realign import realign
-from regweave.study.bids import BidsJob, bids as run_bids
+from regweave.study.bids import BidsJob
+from regweave.study.bids import bids as run_bids
 from regweave.types import StructureSet
 
 LABELS = ("--participant-label", "--session-label")

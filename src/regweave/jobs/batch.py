@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from regweave import extras, notices
-from regweave.config.settings import load as load_settings
-from regweave.config.settings import metric_weights, preset
+from regweave.config.settings import load as load_settings, metric_weights, preset
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import image_sha256, is_file, names_file, owned_path, prepare_output, sha256, working_folder
 from regweave.io.disk import records

@@ -7,10 +7,7 @@ from urllib.parse import quote
 from regweave.io import owned_path
 from regweave.io.disk.files import is_file
 from regweave.io.disk.records import DEMO, DEMO_EVALUATION, DEMO_MODEL, INDEX, PAGES, REPORT, RESULT, read_record
-from regweave.report import evaluation, registration, training
-from regweave.report.charts import STYLE
-from regweave.report.page import asset, render
-from regweave.report.pictures import contoured, sheet
+from regweave.report import charts, evaluation, page, pictures, registration, training
 from regweave.run.result import load
 from regweave.study.demo import EXAMPLE_VOXEL_MM, EXAMPLES, MARGIN, DemoSummary, example_sentence
 
@@ -42,14 +39,14 @@ def write_page(folder: str | Path, *, all_pages: bool = False) -> Path:
                 "name": place.name.replace("-", " "),
                 "sentence": example_sentence(result),
                 "page": f"{EXAMPLES}/{place.name}/{REPORT}",
-                "picture": sheet(contoured(result)),
+                "picture": pictures.sheet(pictures.contoured(result)),
             }
             for place, result in seen
         ],
     }
     context |= {} if summary is None else _of_learning(summary, where)
     with owned_path(where / INDEX) as part:
-        part.write_text(render("demo.j2", context, style=STYLE + asset("demo.css")), encoding="utf-8")
+        part.write_text(page.render("demo.j2", context, style=charts.STYLE + page.asset("demo.css")), encoding="utf-8")
     return where / INDEX
 
 
@@ -69,7 +66,7 @@ def _of_learning(summary: DemoSummary, folder: Path) -> dict[str, Any]:
         "training": address(training.page_path(Path(DEMO_MODEL)).name),
         "pages": {name: address(place) for name, place in pages.items()},
         "pictures": {
-            name: sheet(contoured(load(place), 220))
+            name: pictures.sheet(pictures.contoured(load(place), 220))
             for name in summary.shown
             if is_file((place := folder / DEMO_EVALUATION / PAGES / name) / RESULT)
         },

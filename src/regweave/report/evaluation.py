@@ -10,9 +10,7 @@ from regweave.io import owned_path
 from regweave.io.disk.files import read_json
 from regweave.io.disk.records import DEMO, INDEX, PAGE_RECORD, PAGES, REPORT, RESULTS, read_record
 from regweave.measures.verdict import Rules, rule_words, tally
-from regweave.report import batch
-from regweave.report.charts import STYLE, box_plot, interval_plot
-from regweave.report.page import asset, render
+from regweave.report import batch, charts, page
 from regweave.study.evaluate import MEASURES, WITHHELD, Evaluation, mean
 
 N_WORST = 10
@@ -76,12 +74,12 @@ def _page(found: Evaluation, links: Links, back: tuple[str, str] | None) -> str:
         "index": INDEX,
         "ladder": [(method, means[method], against.get(method), failed[method]) for method in ordered],
         "before": mean(found.dice(found.reference, when="dice_before")),
-        "forest": interval_plot(
+        "forest": charts.interval_plot(
             forest, title=f"Difference of Dice from {found.reference}, 95 % interval by patient",
             x_label=f"Dice, method − {found.reference}",
         ) if forest else "",
         "groups": {group: [mean(values) for values in of.values()] for group, of in groups.items()},
-        "boxes": box_plot(groups, title="Dice by structure and method", x_label="Dice"),
+        "boxes": charts.box_plot(groups, title="Dice by structure and method", x_label="Dice"),
         "differences": [(row, titles.get(row.label, row.label)) for row in found.comparison if row.label is not None],
         "measures": [(title, form) for _, title, form in MEASURES],
         "measured": {
@@ -96,7 +94,7 @@ def _page(found: Evaluation, links: Links, back: tuple[str, str] | None) -> str:
                   for row in found.worst(N_WORST)],
         "titles": titles,
     }  # fmt: skip
-    return render("evaluation.j2", context, style=STYLE + asset("evaluation.css"))
+    return page.render("evaluation.j2", context, style=charts.STYLE + page.asset("evaluation.css"))
 
 
 def _list(found: Evaluation, links: Links) -> str:

@@ -23,8 +23,7 @@ from regweave.metrics import sad
 from regweave.predictors import Predictor
 from regweave.predictors._features import WorkingGrid
 from regweave.registration.scene import KEPT_VOXELS
-from regweave.spatial.control_grid import ControlGrid, LabelSet
-from regweave.spatial.voxels import shrink_geometry
+from regweave.spatial import control_grid, voxels
 from regweave.types import Geometry
 
 T = TypeVar("T")
@@ -128,7 +127,7 @@ def forecast(
     bank = schedule.for_levels().bank
     levels = tuple(_size(fixed, level, n, len(bank)) for n, level in enumerate(schedule.levels_for(fixed), start=1))
     stages = settings.refine.stages(fixed, modality)
-    refined = [prod(shrink_geometry(fixed, stage.factors(fixed)).shape) for stage in stages]
+    refined = [prod(voxels.shrink_geometry(fixed, stage.factors(fixed)).shape) for stage in stages]
     views = len({(m.window, m.sigma_voxels, m.metric == "mi") for m in bank})
     members = max(sum(m.weight > 0 for m in schedule.continuous), 1)
     refine_work = WORK["refine"] * members * sum(n * s.steps for n, s in zip(refined, stages, strict=True))
@@ -149,8 +148,8 @@ def forecast(
 
 
 def _size(fixed: Geometry, level: Level, number: int, n_members: int) -> LevelPlan:
-    geometry = shrink_geometry(fixed, level.factors(fixed))
-    grid = ControlGrid.cover(geometry, level.spacing_mm, level.support)
+    geometry = voxels.shrink_geometry(fixed, level.factors(fixed))
+    grid = control_grid.ControlGrid.cover(geometry, level.spacing_mm, level.support)
     # An axis of few voxels may be finer than the grid needs; only where control points pile up is it a mistake.
     piled = [axis for axis in range(3) if grid.spacing[axis] < FINEST_SPACING and grid.nodes[axis] > MOST_PER_AXIS]
     if piled or grid.n_nodes > MOST_NODES:
@@ -172,7 +171,7 @@ def _predictor_mb(geometry: Geometry, predictor: Predictor) -> float:
         needed = float(predictor.memory_bytes(geometry))
     else:
         factors = WorkingGrid.of(geometry, predictor.voxel_mm).factors
-        needed = BYTES_PER_VOXEL["predictor"] * prod(shrink_geometry(geometry, factors).shape)
+        needed = BYTES_PER_VOXEL["predictor"] * prod(voxels.shrink_geometry(geometry, factors).shape)
     return (needed + BYTES_PER_VOXEL["seen"] * prod(geometry.shape)) / 2**20
 
 
@@ -180,8 +179,8 @@ def _seconds_per_voxel_label() -> float:
     rng = np.random.default_rng(0)
     shape = (48, 48, 48)
     image = rng.random((1, *shape)).astype(np.float32)
-    grid = ControlGrid.cover(Geometry(shape, np.diag([1.0, 1.0, 1.0, 1.0])), 6.0)
-    labels = LabelSet.cube(3, np.full(3, 0.5))
+    grid = control_grid.ControlGrid.cover(Geometry(shape, np.diag([1.0, 1.0, 1.0, 1.0])), 6.0)
+    labels = control_grid.LabelSet.cube(3, np.full(3, 0.5))
     times = []
     for _ in range(3):
         start = time.perf_counter()

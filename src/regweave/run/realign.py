@@ -7,8 +7,7 @@ from typing import Literal
 import numpy as np
 
 from regweave.errors import UsageError
-from regweave.io.modality import fill_value, with_modality
-from regweave.io.write import TimeSeries, read_time_series
+from regweave.io import modality, write
 from regweave.registration.initial import initial_affine
 from regweave.run.memory import allowed_threads
 from regweave.spatial.warp import warp_image
@@ -23,7 +22,7 @@ MOTION = ("trans_x", "trans_y", "trans_z", "rot_x", "rot_y", "rot_z", "framewise
 class Realigned:
     """Series whose volumes are brought to their mean."""
 
-    series: TimeSeries  # the volumes on the grid of the series, each interpolated once
+    series: write.TimeSeries  # the volumes on the grid of the series, each interpolated once
     mean: Volume  # their mean
     matrices: tuple[Float64Array, ...]  # each takes LPS millimetres of the mean to those of a volume
 
@@ -45,7 +44,7 @@ class Realigned:
 
 
 def realign(
-    series: str | Path | TimeSeries, *, transform: Literal["rigid", "affine"] = "rigid", rounds: int = 2,
+    series: str | Path | write.TimeSeries, *, transform: Literal["rigid", "affine"] = "rigid", rounds: int = 2,
     threads: int | None = None,
 ) -> Realigned:  # fmt: skip
     """Bring the volumes of a 4-D image to their mean.
@@ -67,8 +66,8 @@ def realign(
     """
     if transform not in ("rigid", "affine") or rounds < 1:
         raise UsageError("E192", f"transform {transform!r}, rounds {rounds}", "use rigid or affine, and 1 or more")
-    found = read_time_series(series)
-    kind = with_modality(found.volumes[len(found) // 2]).modality
+    found = write.read_time_series(series)
+    kind = modality.with_modality(found.volumes[len(found) // 2]).modality
     volumes = [replace(volume, modality=kind) for volume in found.volumes]
     target, matrices, moved = volumes[len(volumes) // 2], [], volumes
     with kernel_threads(allowed_threads(threads)):
@@ -79,7 +78,7 @@ def realign(
 
             matrices = side_by_side(fit, volumes)
             moved = [
-                warp_image(volume, Transform(Field.zero(found.geometry), matrix), fill=fill_value(volume))
+                warp_image(volume, Transform(Field.zero(found.geometry), matrix), fill=modality.fill_value(volume))
                 for volume, matrix in zip(volumes, matrices, strict=True)
             ]
             total = np.zeros(found.geometry.shape)

@@ -11,8 +11,7 @@ from regweave.io.disk.records import Count, Number, RecordPart, Text, Whole
 from regweave.io.modality import describe_modalities
 from regweave.model import find_model, shipped_models
 from regweave.model.model import Model
-from regweave.run.read import Reading
-from regweave.run.resolve import ClassesFrom
+from regweave.run import read, resolve
 
 MEMORY = "field in memory"  # start that no record holds: its numbers are neither in a file nor few
 MOST_NAMED = 6  # structures unknown to a model that a line names
@@ -106,7 +105,7 @@ class Call(RecordPart):
     guide: StrictBool | dict[str, Number] = Field(default=False, exclude_if=lambda given: given is False)
     guide_only: StrictBool = Field(default=False, exclude_if=lambda given: not given)
     guide_anyway: StrictBool = Field(default=False, exclude_if=lambda given: not given)
-    reading: Annotated[Reading, PlainSerializer(Reading.to_json)]
+    reading: Annotated[read.Reading, PlainSerializer(read.Reading.to_json)]
 
 
 class GuidesRecord(RecordPart):
@@ -165,7 +164,7 @@ class Provenance(RecordPart):
     call: Call  # other arguments of the call
     device: Text = "cpu"
     command: tuple[Text, ...] = ()  # command line, if any
-    classes_from: ClassesFrom = "none"  # segmentation that chose the weights
+    classes_from: resolve.ClassesFrom = "none"  # segmentation that chose the weights
     # settings, and the `plugins` that they use
     settings: Annotated[Settings | RecordedSettings, Field(union_mode="left_to_right")]
     plugins: dict[str, Any] = Field(default_factory=dict)

@@ -19,11 +19,9 @@ from regweave.measures.likeness import likeness_of
 from regweave.measures.scores import InverseError, PairScore, regularity
 from regweave.options import called
 from regweave.progress import OnProgress, ProgressReporter, StagedBar
-from regweave.registration import devices
+from regweave.registration import cpu, devices, initial
 from regweave.registration.align import Alignment, Refinement, Step, align, refine, warn_if_left_out
-from regweave.registration.cpu import Device
 from regweave.registration.guides import redrawn
-from regweave.registration.initial import STRUCTURES
 from regweave.registration.landmarks import PointGuides, started_from_structures
 from regweave.run import check as checking, record, resolve
 from regweave.run.job import AUTO, POINTS, Job, check_method, rules_of
@@ -148,7 +146,7 @@ class Prepared:
     used: str
     reason: str
     guides: record.GuidesRecord | None  # structures that guide
-    device: Device  # what computes the levels and the refinement
+    device: cpu.Device  # what computes the levels and the refinement
     key: Hashable  # names images, labels and start, for caches
     linear: bool  # whether the start is the whole result
     landmarks: LandmarkPairs | None  # those that judge, and those of them that guide
@@ -198,7 +196,7 @@ def prepare(
             key = (key, drawn, tuple(guides.weights.items())) if guides.levels else key  # they change the levels
         with notices.collected() as warned_later:
             from_guides = guides is not None and guides.levels and isinstance(start, str)
-            if from_guides or (isinstance(start, str) and start == STRUCTURES):
+            if from_guides or (isinstance(start, str) and start == initial.STRUCTURES):
                 mapped = guides is not None or seen.fixed.maps is not None
                 shown = seen if mapped else resolve.with_structure_maps(seen, recipe.predictor)
                 found = cache(("structures", key), lambda: started_from_structures(shown))

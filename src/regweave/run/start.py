@@ -22,9 +22,8 @@ from regweave.model.model import Model
 from regweave.registration.guides import choose, guides_of
 from regweave.registration.initial import METHODS, STRUCTURES, initial_affine
 from regweave.registration.landmarks import PointGuides
-from regweave.run.read import Inputs
+from regweave.run import read, resolve
 from regweave.run.record import GuidesRecord
-from regweave.run.resolve import Recipe, predictor_of
 from regweave.spatial.warp import warp_labels
 from regweave.types import Field, Guides, ImagePair, LabelMap, Transform
 
@@ -36,7 +35,7 @@ def require_start(init: Any, model: Model | None, *, guided: bool = False) -> No
     """Refuse a start that is neither a method nor a file, or that needs structures: E187, before anything is read."""
     if not isinstance(init, str | Path):
         return
-    if str(init) == STRUCTURES and predictor_of(model) is None and not guided:
+    if str(init) == STRUCTURES and resolve.predictor_of(model) is None and not guided:
         message = f"the start '{STRUCTURES}' needs a model whose predictor segments images, or labels that guide"
         raise UsageError("E187", message, "give --model with a predictor, --guide, or --init affine")
     if str(init) not in METHODS and not exists(init):
@@ -45,7 +44,7 @@ def require_start(init: Any, model: Model | None, *, guided: bool = False) -> No
         raise UsageError("E187", f"unknown start '{init}'", f"{guess}use {', '.join(METHODS)}, or a transform file")
 
 
-def start_pair(inputs: Inputs, init: Any, *, follow_links: bool = False, alone: bool = False) -> ImagePair:
+def start_pair(inputs: read.Inputs, init: Any, *, follow_links: bool = False, alone: bool = False) -> ImagePair:
     """Bring the pair to its start: the headers, moments, a rigid or affine fit, or a transform of any source.
 
     With ``alone`` the fit is the whole result.
@@ -152,7 +151,7 @@ def require_labels(asked: Mapping[str, float] | None, fixed_labels: object, movi
 
 
 def guiding(
-    pair: ImagePair, recipe: Recipe, asked: Mapping[str, float], *, only: bool, anyway: bool
+    pair: ImagePair, recipe: resolve.Recipe, asked: Mapping[str, float], *, only: bool, anyway: bool
 ) -> tuple[Guides, GuidesRecord]:
     """Choose the structures that guide among those ``asked`` for by name, and make their maps and their record.
 

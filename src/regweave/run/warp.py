@@ -16,14 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import fill_value, read_image, read_labels, read_transform
+from regweave.io import fill_value, geometry, images, nifti, read_image, read_labels, read_transform, stored
 from regweave.io.dicom.reg import read_reg, require_registered
 from regweave.io.dicom.series import choose_series
 from regweave.io.disk.files import suffix_of
-from regweave.io.geometry import describe, same_voxels
-from regweave.io.images import as_path, is_dicom, read_stored
-from regweave.io.nifti import NiftiFrame
-from regweave.io.stored import NonFinite
 from regweave.io.transforms.files import DICOM_SUFFIXES, require_direction, require_reference
 from regweave.io.transforms.itk import ANYWHERE
 from regweave.io.write import TimeSeries, is_time_series, read_time_series
@@ -48,13 +44,13 @@ class GridWords(TypedDict, total=False):
     to: Space | None
     other_grid: bool
     whole_scan: bool
-    nifti_frame: NiftiFrame
+    nifti_frame: nifti.NiftiFrame
     follow_links: bool
 
 
 def warp(
     image: ImageLike | TimeSeries, transform: Chain, reference: ImageLike | None = None, *, fill: float | None = None,
-    interpolation: Interpolation = "linear", nonfinite: NonFinite = "error", **grid: Unpack[GridWords],
+    interpolation: Interpolation = "linear", nonfinite: stored.NonFinite = "error", **grid: Unpack[GridWords],
 ) -> Volume | TimeSeries:  # fmt: skip
     """Bring a moving image, or every volume of a 4-D file, onto the fixed grid.
 
@@ -95,7 +91,7 @@ def warp(
 
 def bring(
     image: ImageLike | TimeSeries, transform: Chain, reference: ImageLike | None, *, fill: float | None,
-    interpolation: Interpolation, nonfinite: NonFinite, **grid: Unpack[GridWords],
+    interpolation: Interpolation, nonfinite: stored.NonFinite, **grid: Unpack[GridWords],
 ) -> tuple[Volume | TimeSeries, Transform, float]:  # fmt: skip
     """Do as `warp`; return the transform on the grid of the result, and the value outside the image, too."""
     if interpolation not in get_args(Interpolation):
@@ -139,7 +135,7 @@ def warp_labels(
 
 def warp_points(
     points_mm: ArrayLike, transform: TransformLike, *, source: Space = "fixed", reference: ImageLike | None = None,
-    nifti_frame: NiftiFrame = "auto", follow_links: bool = False,
+    nifti_frame: nifti.NiftiFrame = "auto", follow_links: bool = False,
 ) -> Float64Array:  # fmt: skip
     """Take points from the fixed image to the moving one, or back.
 
@@ -214,11 +210,11 @@ def _joined(chain: Sequence[Any], reference: ImageLike | Geometry | None, words:
         source, back = _parsed(word)
         one = _load(source, None if back else here, follow_links=links)
         one = _inverse(one, here, _name(source)) if back else one
-        if one.ends is not None and here is not None and not same_voxels(one.ends.start, here):
+        if one.ends is not None and here is not None and not geometry.same_voxels(one.ends.start, here):
             place = "the transform before it" if steps else "the reference"
             if steps or not words.get("other_grid", False):
                 message = f"{_name(word)} does not start from the grid of {place}\n  it starts from: "
-                message += f"{describe(one.ends.start)}\n  found: {describe(here)}"
+                message += f"{geometry.describe(one.ends.start)}\n  found: {geometry.describe(here)}"
                 raise RegweaveError("E118", message, "check the order: the first of the list starts from the reference")
         steps.append(one)
         here = None if one.ends is None else one.ends.target
@@ -249,7 +245,7 @@ def _grid(reference: ImageLike | Geometry | None, words: GridWords) -> Geometry 
     if isinstance(reference, Volume | LabelMap):
         return reference.geometry
     frame, links = words.get("nifti_frame", "auto"), words.get("follow_links", False)
-    return read_stored(reference, frame, follow_links=links).geometry
+    return images.read_stored(reference, frame, follow_links=links).geometry
 
 
 def _joins_frame(transform: Any, reference: ImageLike | Geometry | None) -> bool:
@@ -257,8 +253,8 @@ def _joins_frame(transform: Any, reference: ImageLike | Geometry | None) -> bool
     source, back = _parsed(transform)
     if not isinstance(source, str | Path) or suffix_of(Path(source)) not in DICOM_SUFFIXES:
         return False
-    path = as_path(reference)
-    if path is None or not is_dicom(path):
+    path = images.as_path(reference)
+    if path is None or not images.is_dicom(path):
         return False
     frame = choose_series(path).identity.frame_uid
     if frame:

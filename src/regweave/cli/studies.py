@@ -24,14 +24,20 @@ from regweave.io.disk.files import stem_of, suffix_of, write_tsv
 from regweave.io.images import FORMAT_OF
 from regweave.io.transforms.files import DICOM_SUFFIXES, write_linear
 from regweave.io.write import write_time_series
-from regweave.jobs.atlas import NETWORK, Atlas, EvaluateJob, SegmentJob, build_atlas, evaluate_atlas
-from regweave.jobs.atlas import segment as run_segment
+from regweave.jobs.atlas import (
+    NETWORK,
+    Atlas,
+    EvaluateJob,
+    SegmentJob,
+    build_atlas,
+    evaluate_atlas,
+    segment as run_segment,
+)
 from regweave.jobs.regions import measure as run_measure
 from regweave.jobs.template import TemplateJob, build_template
 from regweave.progress import BatchBar
 from regweave.run.realign import realign
-from regweave.study.bids import BidsJob
-from regweave.study.bids import bids as run_bids
+from regweave.study.bids import BidsJob, bids as run_bids
 from regweave.types import StructureSet
 
 LABELS = ("--participant-label", "--session-label")

@@ -17,6 +17,7 @@ from regweave.model.record import TrainingRecord
 from regweave.progress import BatchBar, BatchProgress
 from regweave.types import WeightTable
 
+pytestmark = pytest.mark.usefixtures("in_process")
 SETTINGS = small_settings((48.0, 1, 1), banks={"mr": [SAD]}).toml()
 
 

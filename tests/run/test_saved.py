@@ -144,7 +144,7 @@ def test_a_result_shows_itself_and_completion_offers_what_a_user_needs(result):
     assert "<script>" not in result.model_copy(update={"score": PairScore((named,))})._repr_html_()
     names = [name for name in dir(result) if not name.startswith("_")]
     assert {"transform", "warped", "dice", "structures", "table", "plot", "save", "report", "verdict"} <= {*names}
-    assert not {"model_dump", "copy", "json", "write_files", "release_images"} & {*names}
+    assert not {"model_dump", "copy", "json"} & {*names}
     assert all(hasattr(result, name) for name in names)
 
 

@@ -21,7 +21,6 @@ from regweave.io.dicom.series import series_by_place
 from regweave.io.disk.records import REPORT
 from regweave.notices import terminal_safe
 from regweave.progress import BEFORE_FILES, StagedBar
-from regweave.report.registration import draw
 from regweave.run.job import FILES, POINTS, Job, check_method, recorded_call
 from regweave.run.memory import allowed_threads, forecast, physical_memory_mb
 from regweave.run.read import read_inputs
@@ -90,10 +89,7 @@ def register(
         chosen = result.images.usual if named is None else named
         page = "report" in chosen
         bar.stage("write", "files and page" if page else "files", BEFORE_FILES)
-        result = result.write_files(folder, chosen).release_images(folder)  # a page of large images needs their memory
-        if page:
-            result = draw(result, folder)
-    result = result.release_images(output)
+        result = result.write(folder, chosen)
     if as_json:
         record = json.loads((output / "result.json").read_text(encoding="utf-8"))
         where = {"output": str(output), "page": str(output / REPORT) if page else None}

@@ -323,7 +323,7 @@ class WeightRows(RecordPart):
 
 
 # Parts of commands; completion offers neither these nor what every record has.
-INNER = {"guided_score", "release_images", "with_surfaces", "write_files"}
+INNER = {"guided_score", "with_surfaces"}
 
 
 class Result(RecordPart):
@@ -552,13 +552,11 @@ class Result(RecordPart):
 
     def report(self, path: str | Path, *, overwrite: bool = False, page_detail: str = "normal") -> Path:
         """Write the page of the result as one file that needs no other."""
-        from regweave.report.registration import draw  # noqa: PLC0415 (pages stand above results)
-
         with _python_words():
             io.require_absent(path, overwrite=overwrite)
         with tempfile.TemporaryDirectory() as folder, io.atomic_path(path) as part:
-            # A sign-off names the hashes of files.
-            draw(self.write_files(Path(folder), NEEDED_BY_REPORT), Path(folder), page_detail)
+            named = (*NEEDED_BY_REPORT, "report")  # a sign-off names their hashes
+            self.write(Path(folder), named, page_detail=page_detail, there=["report"])
             shutil.copyfile(Path(folder) / FILES["report"], part)
         return Path(path)
 
@@ -576,14 +574,7 @@ class Result(RecordPart):
 
         Returns the result with the seconds that this took.
         """
-        from regweave.report.registration import draw  # noqa: PLC0415 (pages stand above results)
-
         chosen = self.images.usual if write is None else check_outputs(write)
-        done = self.write_files(folder, chosen, there=there)
-        return draw(done, folder, page_detail) if "report" in chosen else done
-
-    def write_files(self, folder: Path, chosen: Sequence[str], *, there: Sequence[str] = ()) -> Result:
-        """Write the chosen files but the page; return the result with the seconds added."""
         began = time.perf_counter()
         with kernel_threads(min(self.provenance.threads, allowed_threads())):
             self.images.write(folder, [name for name in chosen if name not in there])
@@ -592,11 +583,11 @@ class Result(RecordPart):
         seconds = {"files": time.perf_counter() - began, **self.seconds}
         done = self.model_copy(update={"score": score, "seconds": seconds})
         write_record(folder / RESULT, done.summary())
-        return done
+        if "report" not in chosen:
+            return done
+        from regweave.report.registration import draw  # noqa: PLC0415 (pages stand above results)
 
-    def release_images(self, folder: Path) -> Result:
-        """Return the result without its images in memory: they are read from its folder when they are used."""
-        return self.model_copy(update={"images": Images.saved(folder, self.provenance)})
+        return draw(done, folder, page_detail)
 
     def save(
         self, folder: str | Path, *, overwrite: bool = False, write: Sequence[str] | None = None,
@@ -649,4 +640,5 @@ def load(folder: str | Path) -> Result:
         E102, at the first use, where an image was not written or is damaged.
     """
     path = Path(folder) / RESULT if is_folder(folder) else Path(folder)
-    return checked(Result, read_json(path), path).release_images(path.parent)
+    found = checked(Result, read_json(path), path)
+    return found.model_copy(update={"images": Images.saved(path.parent, found.provenance)})

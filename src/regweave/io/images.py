@@ -248,7 +248,7 @@ def _read_nibabel(source: Any, frame: NiftiFrame) -> stored.Stored:
     stored.require_unmasked(data, subject)
     if "nibabel.Nifti1Pair" not in classes_of(source):
         return stored.Stored.of_array(data, ras_to_lps(source.affine), subject)
-    geometry = nifti.place(source.header, data.shape, data.dtype, subject, frame)
+    geometry = nifti.place(source.header, data.shape, subject, frame, dtype=data.dtype)
     return stored.Stored(data.reshape(geometry.shape), geometry, subject)
 
 

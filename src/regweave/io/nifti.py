@@ -243,7 +243,7 @@ def begins_nifti(head: bytes) -> bool:
 def read_nifti(path: Path, frame: NiftiFrame = "auto") -> stored.Stored:
     """Read a file; what its header forbids is refused before voxels are read."""
     head = read_header(path)
-    geometry = place(head.header, head.shape, head.dtype, head.subject, frame)
+    geometry = place(head.header, head.shape, head.subject, frame, dtype=head.dtype)
     voxels = head.read_voxels().reshape(geometry.shape, order="F")
     codes = {
         "version": 1 if int(head.header["sizeof_hdr"]) == 348 else 2,
@@ -255,21 +255,20 @@ def read_nifti(path: Path, frame: NiftiFrame = "auto") -> stored.Stored:
 
 
 def place(
-    header: Any, shape: tuple[int, ...], dtype: np.dtype[Any], subject: str, frame: NiftiFrame = "auto"
+    header: Any, sizes: tuple[int, ...], subject: str, frame: NiftiFrame = "auto", *, dtype: np.dtype[Any] | None
 ) -> Geometry:
-    """Check that a NIfTI header is that of a scalar volume, and place it."""
-    stored.require_scalar(dtype, 1, subject)
-    if int(header["intent_code"]) in {1006, 1007}:
-        raise RegweaveError("E103", f"{subject} is a displacement field, needed is an image", "pass it as a transform")
-    return placed(header, stored.volume_shape(shape, subject), subject, frame)
-
-
-def placed(header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiFrame = "auto") -> Geometry:
     """Return the grid of a header, by the rule of this module; E113 where pixdim states other voxel sizes.
 
     A program that scales the matrix to a template and does not change pixdim means the matrix. Then the user states the
-    frame ``sform``, and nothing is compared.
+    frame ``sform``, and nothing is compared. With the ``dtype`` of voxels it must be the header of a scalar volume.
     """
+    if dtype is not None:
+        stored.require_scalar(dtype, 1, subject)
+        if int(header["intent_code"]) in {1006, 1007}:
+            message = f"{subject} is a displacement field, needed is an image"
+            raise RegweaveError("E103", message, "pass it as a transform")
+        sizes = stored.volume_shape(sizes, subject)
+    shape = sizes[0], sizes[1], sizes[2]
     qform, sform, unit_mm = _matrices(header, subject)
     if frame == "auto" and qform is not None and sform is not None:
         _require_agreement(header, qform, sform, shape, subject)

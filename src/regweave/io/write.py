@@ -73,17 +73,13 @@ def gzip_pieces(pieces: Iterable[bytes | NDArray[np.generic]]) -> Iterator[bytes
     yield b"\x03\x00" + check.to_bytes(4, "little") + (length & 0xFFFFFFFF).to_bytes(4, "little")
 
 
-def _deflated(raw: memoryview) -> bytes:
+def _deflated(raw: memoryview, strategy: int | None = None) -> bytes:
     """Compress a block that another may follow: it ends at a whole byte, without the mark of an end."""
-    strategy = zlib.Z_DEFAULT_STRATEGY
-    if len(raw) > SAMPLE:
-        sample = raw[: min(SAMPLE, len(raw))]
-        runs, words = (len(_packed(sample, s)) for s in (zlib.Z_RLE, zlib.Z_DEFAULT_STRATEGY))
-        strategy = zlib.Z_RLE if words > WORTH * runs else zlib.Z_DEFAULT_STRATEGY
-    return _packed(raw, strategy)
-
-
-def _packed(raw: memoryview, strategy: int) -> bytes:
+    if strategy is None:
+        strategy = zlib.Z_DEFAULT_STRATEGY
+        if len(raw) > SAMPLE:
+            runs, words = (len(_deflated(raw[:SAMPLE], s)) for s in (zlib.Z_RLE, zlib.Z_DEFAULT_STRATEGY))
+            strategy = zlib.Z_RLE if words > WORTH * runs else zlib.Z_DEFAULT_STRATEGY
     packer = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, strategy)
     return packer.compress(raw) + packer.flush(zlib.Z_SYNC_FLUSH)
 
@@ -229,7 +225,7 @@ def read_time_series(source: Any, nifti_frame: NiftiFrame = "auto") -> TimeSerie
         message = f"'{source}' is no series of volumes in a NIfTI file"
         raise RegweaveError("E103", message, "give a 4-D file (.nii, .nii.gz)")
     head = read_header(Path(source))
-    geometry = place(head.header, head.shape[:3], head.dtype, head.subject, nifti_frame)
+    geometry = place(head.header, head.shape[:3], head.subject, nifti_frame, dtype=head.dtype)
     voxels = head.read_voxels().reshape(*geometry.shape, -1)
     volumes = []
     for n in range(voxels.shape[3]):

@@ -17,7 +17,7 @@ import numpy as np
 
 from regweave.config.settings import Level, Settings
 from regweave.errors import RegweaveError, ResourceError, UsageError
-from regweave.io.disk.files import total_memory
+from regweave.io.disk.files import available_memory
 from regweave.io.modality import BankName
 from regweave.metrics import sad
 from regweave.predictors import Predictor
@@ -58,7 +58,7 @@ def allowed_threads(wanted: int | None = None) -> int:
 
 def physical_memory_mb() -> float:
     """Memory of the machine, or of the container where that is less, in megabytes."""
-    return total_memory() / 2**20
+    return available_memory(taken=True) / 2**20
 
 
 _sharing: list[int] = []

@@ -103,23 +103,23 @@ def require_memory(needed: int, subject: str) -> None:
         raise ResourceError("E140", message, "crop or downsample the image, or use a machine with more memory")
 
 
-def available_memory() -> int:
-    """Return the bytes that this process may still take: of the machine, its container and its own limit."""
-    limits = [total_memory()]
+def available_memory(*, taken: bool = False) -> int:
+    """Return the bytes that this process may still take: of the machine, its container and its own limit.
+
+    With those that are ``taken``, all of the machine, or of the container where that is less.
+    """
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else sys.maxsize
+    with suppress(OSError, ValueError):
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    if taken:
+        return total
+    limits = [total]
     with suppress(OSError, ValueError):
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         limits += [int(kb) << 10 for kb in re.findall(r"^MemAvailable:\s*(\d+) kB", text, flags=re.MULTILINE)]
     if resource is not None and (soft := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
         limits.append(soft)
     return min(limits)
-
-
-def total_memory() -> int:
-    """Return the bytes of memory of the machine, or of the container where that is less."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else sys.maxsize
-    with suppress(OSError, ValueError):
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    return total
 
 
 def peak_memory_mb() -> float:
@@ -160,7 +160,7 @@ def parse_json(text: str) -> Any:
     except RecursionError as error:
         raise ValueError(f"it nests deeper than {MAX_NESTING} levels") from error
     if isinstance(content, dict | list):
-        _require_flat(content)
+        _require_bounds(content)
     return content
 
 
@@ -172,14 +172,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         content = tomllib.loads(text, parse_float=_finite)
     except RecursionError as error:
         raise ValueError(f"it nests deeper than {MAX_NESTING} levels") from error
-    _require_flat(content)
-    items: list[Any] = [content]
-    while items:  # the parser has no hook for whole numbers
-        item = items.pop()
-        if isinstance(item, dict | list):
-            items += item.values() if isinstance(item, dict) else item
-        elif isinstance(item, int) and abs(item) >= 10**MAX_DIGITS:
-            raise ValueError(f"a number of more than {MAX_DIGITS} digits")
+    _require_bounds(content, numbers=True)
     return content
 
 
@@ -270,12 +263,14 @@ def _finite(text: str) -> float:
     return value
 
 
-def _require_flat(content: Any) -> None:
-    level, depth = [content], 1
-    while level := [
-        item for outer in level for item in (outer.values() if type(outer) is dict else outer)
-        if type(item) in (dict, list)
-    ]:  # fmt: skip
+def _require_bounds(content: Any, *, numbers: bool = False) -> None:
+    """Bound the nesting of a content, and the whole numbers of TOML, whose parser has no hook for them."""
+    level, depth = [content], 0
+    while level:
         depth += 1
         if depth > MAX_NESTING:
             raise ValueError(f"it nests deeper than {MAX_NESTING} levels")
+        inside = [outer.values() if type(outer) is dict else outer for outer in level]
+        if numbers and any(isinstance(one, int) and abs(one) >= 10**MAX_DIGITS for items in inside for one in items):
+            raise ValueError(f"a number of more than {MAX_DIGITS} digits")
+        level = [one for items in inside for one in items if type(one) in (dict, list)]

@@ -251,8 +251,7 @@ def _nifti_field(head: nifti.NiftiHeader) -> Field:
     if bytes(head.header["intent_name"].item()).startswith(b"NREG_TRANS"):
         reason = "NiftyReg wrote it, whose fields may hold positions"
         raise _refuse(subject, reason, "convert it first: reg_transform -disp, then to ITK's LPS")
-    grid = (shape[0], shape[1], shape[2])
-    geometry = nifti.placed(head.header, grid, subject)
+    geometry = nifti.place(head.header, shape[:3], subject, dtype=None)
     slope, inter = head.scaling
     vectors = (head.read_voxels()[:, :, :, 0, :].astype(np.float64) * slope + inter) * SIGNS[intent]
     return Field(itk.component_first(vectors.transpose(2, 1, 0, 3), subject), geometry)

@@ -26,8 +26,8 @@ from regweave.config import settings as presets
 from regweave.config.settings import Settings
 from regweave.io import sha256
 from regweave.jobs.runner import REFINE, Method, Runner, bank_of_list, baseline_methods
-from regweave.jobs.store import content_hash
 from regweave.jobs.table import PairFiles, read_pairs
+from regweave.jobs.workers import content_hash
 from regweave.measures.scores import dice
 from regweave.measures.statistics import count_better, paired_bootstrap
 from regweave.model.model import Model

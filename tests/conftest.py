@@ -14,7 +14,7 @@ from made_pairs import small_settings
 from phantoms import PhantomPair, make_phantom
 from regweave.config.settings import Settings
 from regweave.io import write_image, write_labels
-from regweave.jobs import store as batch
+from regweave.jobs import workers as batch
 from regweave.jobs.workers import attempt
 
 QUICK_TRAINING = """

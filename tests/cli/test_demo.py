@@ -11,7 +11,7 @@ from made_pairs import small_settings
 from phantoms import make_phantom
 from regweave import errors
 from regweave.cli import main
-from regweave.jobs import store as batch
+from regweave.jobs import workers as batch
 from regweave.jobs.workers import attempt
 from regweave.study import demo
 from regweave.training.options import TrainOptions

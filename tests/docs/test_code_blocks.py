@@ -29,7 +29,7 @@ from regweave.cli import main
 from regweave.cli.app import load_command
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Settings
-from regweave.jobs import store as batch
+from regweave.jobs import workers as batch
 from regweave.jobs.workers import attempt
 from regweave.study import examples
 from regweave.training.estimator import MetricLearner

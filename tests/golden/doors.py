@@ -15,7 +15,7 @@ from cohort import cohort_pair
 from phantoms import make_phantom
 from planted import planted_pair
 from regweave.io.disk import records
-from regweave.jobs import store, workers
+from regweave.jobs import workers
 from regweave.model import shipped_models
 from regweave.model.model import Model
 from regweave.report.demo import write_page
@@ -63,7 +63,7 @@ def little_work() -> Iterator[None]:
             yield index, workers.attempt(function, argument)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "on_processes", here)
+        patch.setattr(workers, "on_processes", here)
         patch.setattr(demo, "OPTIONS", replace(demo.OPTIONS, alpha=1.0, epsilon=0.1, predictor_options=QUICK))
         patch.setattr(demo, "SETTINGS", demo.SETTINGS.model_copy(update={"levels": demo.SETTINGS.levels[:1]}))
         yield

@@ -12,8 +12,7 @@ import pytest
 from regweave.cli import main
 from regweave.errors import RegweaveError, UsageError
 from regweave.jobs import workers as module
-from regweave.jobs.store import run_tasks
-from regweave.jobs.workers import Cluster, attempt_with_same_code, program_hash, require_cluster
+from regweave.jobs.workers import Cluster, attempt_with_same_code, program_hash, require_cluster, run_tasks
 
 
 @pytest.fixture

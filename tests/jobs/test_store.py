@@ -13,10 +13,9 @@ import pytest
 
 from regweave import _core
 from regweave.errors import RegweaveError, UsageError
-from regweave.jobs import runner as scoring, store as batch, workers as cluster_module
+from regweave.jobs import runner as scoring, workers as batch, workers as cluster_module
 from regweave.jobs.runner import ScoringTask, score_dice, score_pair
-from regweave.jobs.store import content_hash, run_tasks
-from regweave.jobs.workers import Team, attempt, code_of
+from regweave.jobs.workers import Team, attempt, code_of, content_hash, run_tasks
 from regweave.model.model import Model
 from regweave.run import register
 from regweave.run.memory import Cache
@@ -193,7 +192,7 @@ def test_kernel_threads_stay_and_a_better_sentence_is_the_same_code(tasks_module
 SCRIPT = """
 import sys
 from pathlib import Path
-from regweave.jobs.store import run_tasks
+from regweave.jobs.workers import run_tasks
 import batch_tasks
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from phantoms import make_phantom
 from regweave.cli.tables import overlap_table
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_image, write_labels
-from regweave.jobs import store
+from regweave.jobs import workers
 from regweave.jobs.runner import (
     FACTORS,
     REFINE_FACTORS,
@@ -93,7 +93,7 @@ def found(folder, in_process, tmp_path_factory):
     out = tmp_path_factory.mktemp("out") / "new"
     options = {"config": folder / "small.toml", "baselines": True, "train_pairs": folder / "train.csv"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "on_processes", on_processes)
+        patch.setattr(workers, "on_processes", on_processes)
         return evaluate(folder / "pairs.csv", out, workers=2, **options), out, options
 
 

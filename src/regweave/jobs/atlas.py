@@ -26,9 +26,8 @@ from regweave.io.transforms.files import write_linear
 from regweave.jobs.batch import FILES as WRITTEN, STORE, StudyOptions, batch, file_hashes, is_whole
 from regweave.jobs.network import Measured, compared_rows, new_people, own_segmentation
 from regweave.jobs.regions import region_table
-from regweave.jobs.store import run_tasks, worker_count
 from regweave.jobs.table import Table, TableColumns, read_table
-from regweave.jobs.workers import Outcome
+from regweave.jobs.workers import Outcome, run_tasks, worker_count
 from regweave.measures.scores import dice
 from regweave.measures.statistics import patients_of
 from regweave.model import find_model

@@ -18,9 +18,8 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import image_sha256, is_file, names_file, owned_path, prepare_output, sha256, working_folder
 from regweave.io.disk import records
 from regweave.jobs.runner import forget_peak, measured_peak_mb
-from regweave.jobs.store import run_tasks, worker_count
 from regweave.jobs.table import IMAGES, MASKS, PairTable, Table, TableColumns, read_table
-from regweave.jobs.workers import Cluster, Outcome, Team, place, require_cluster
+from regweave.jobs.workers import Cluster, Outcome, Team, place, require_cluster, run_tasks, worker_count
 from regweave.measures.verdict import Reason, Verdict, Word, tally
 from regweave.model import find_model
 from regweave.model.model import Model

@@ -10,8 +10,9 @@ from regweave.errors import RegweaveError
 from regweave.io import owned_path, require_file, sha256, working_folder
 from regweave.io.dicom.parse import files_in
 from regweave.io.disk.records import this_program
-from regweave.jobs import batch, runner, store
+from regweave.jobs import batch, runner
 from regweave.jobs.table import Table, TableColumns, read_table
+from regweave.jobs.workers import run_tasks, worker_count
 from regweave.measures.verdict import clinic_rules, read_rules
 from regweave.model import find_model
 from regweave.progress import OnBatchProgress
@@ -45,8 +46,8 @@ def contours_list(
         folder = str(Path(output).absolute() / row["id"])
         tasks.append((row["id"], {"folder": folder, **places, "options": options, "sha256": [read, hashes]}))
     with working_folder(output, batch.STORE, "contours of a list", resume=resume):
-        outcomes = store.run_tasks(
-            tasks, contours_row, workers=store.worker_count(workers, None), store=Path(output) / batch.STORE,
+        outcomes = run_tasks(
+            tasks, contours_row, workers=worker_count(workers, None), store=Path(output) / batch.STORE,
             on_progress=on_progress, whole=lambda outcome: batch.is_whole(Path(output), outcome),
         )  # fmt: skip
         rows = tuple(map(batch.BatchRow.of, outcomes))

@@ -23,9 +23,8 @@ from regweave.io import image_sha256, sha256
 from regweave.io.disk.files import peak_memory_mb
 from regweave.io.disk.records import Measured, RecordPart, Text
 from regweave.io.modality import BankName, bank_of
-from regweave.jobs.store import run_tasks, worker_count
 from regweave.jobs.table import PairFiles
-from regweave.jobs.workers import LANES, Cluster, Outcome, Placement, Team
+from regweave.jobs.workers import LANES, Cluster, Outcome, Placement, Team, run_tasks, worker_count
 from regweave.measures.likeness import Likeness
 from regweave.measures.scores import InverseError, PairScore, Regularity
 from regweave.measures.verdict import Rules, Verdict, judge

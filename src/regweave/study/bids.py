@@ -22,7 +22,7 @@ from regweave.io.disk.records import read_record, this_program, write_record
 from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame
 from regweave.io.write import read_time_series
-from regweave.jobs import store, workers
+from regweave.jobs import workers
 from regweave.jobs.batch import STORE, THUMBNAIL, Batch, BatchRow, StudyOptions, batch
 from regweave.options import called, described, option
 from regweave.run import memory, result, warp
@@ -145,7 +145,7 @@ def bids(job: BidsJob) -> Batch:
     if job.level != "participant":
         raise UsageError("E192", f"the level is {job.level!r}", "write participant or group")
     check_method(Method(preset=job.preset, transform=job.transform, device=job.device))
-    store.worker_count(job.workers, None)
+    workers.worker_count(job.workers, None)
     if job.template is not None:
         require_file(job.template)
     scans = {label: _scans(folder) for label, folder in people.items()}
@@ -308,7 +308,7 @@ def _registered(pairs: Sequence[_Pair], job: BidsJob, out: Path) -> dict[str, Ba
                 series[one.key] = files | {"frame": job.nifti_frame, "sha256": image_sha256(one.scan.file)}
         except RegweaveError as error:
             failed[one.key] = str(error)
-    means = store.run_tasks(
+    means = workers.run_tasks(
         series.items(), write_mean, workers=job.workers, store=out / WORK / STORE, on_progress=job.on_progress,
         whole=lambda done: (mean := Path(series[done.key]["mean"])).is_file() and sha256(mean) == done.value,
     )  # fmt: skip

@@ -21,9 +21,9 @@ from regweave.errors import UsageError
 from regweave.io import owned_path, prepare_output, working_folder
 from regweave.io.disk import records
 from regweave.io.disk.files import shown
-from regweave.jobs import runner, store
+from regweave.jobs import runner
 from regweave.jobs.table import PairFiles, Pairs, check_leak, in_one_numbering, pairs_on_disk
-from regweave.jobs.workers import Cluster, Outcome, place, require_cluster
+from regweave.jobs.workers import Cluster, Outcome, place, require_cluster, worker_count
 from regweave.measures.scores import PairScore, When
 from regweave.measures.statistics import count_better, paired_bootstrap, patients_of
 from regweave.measures.verdict import Rules, Verdict, failed, tally
@@ -477,7 +477,7 @@ def evaluate(job: EvaluateJob) -> Evaluation:
     -------
     Evaluation
     """
-    store.worker_count(job.workers, job.scheduler)
+    worker_count(job.workers, job.scheduler)
     placement = place(job.device, job.scheduler)
     if job.train_pairs is not None and not job.baselines:
         raise UsageError("E192", "--train-pairs is given without --baselines, which it would tune", "add --baselines")

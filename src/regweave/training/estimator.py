@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from regweave.errors import RegweaveError, UsageError
 from regweave.jobs.runner import Method, Runner, mean_over_pairs, pair_score
-from regweave.jobs.store import worker_count
 from regweave.jobs.table import PairFiles, Pairs, pairs_on_disk
+from regweave.jobs.workers import worker_count
 from regweave.model.record import TrainingRecord
 from regweave.options import option
 from regweave.progress import TrainProgress

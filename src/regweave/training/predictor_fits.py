@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from regweave import predictors
-from regweave.jobs.store import content_hash
 from regweave.jobs.table import PairFiles, deal_patients
-from regweave.jobs.workers import program_hash
+from regweave.jobs.workers import content_hash, program_hash
 from regweave.measures.scores import dice
 from regweave.model.archive import read_archive, write_archive
 from regweave.model.record import LeftOutDice, PredictorChoice

@@ -28,8 +28,8 @@ import numpy as np
 
 from regweave.config.settings import Settings
 from regweave.jobs.runner import REFINE, best_of, next_values
-from regweave.jobs.store import content_hash
 from regweave.jobs.table import Fold, PairFiles, one_by_one
+from regweave.jobs.workers import content_hash
 from regweave.model.record import (
     BackgroundTrial,
     GateRecord,

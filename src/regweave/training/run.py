@@ -36,9 +36,8 @@ from regweave.io import require_absent
 from regweave.io.disk.outputs import clear, working_folder
 from regweave.io.modality import BankName, Stated, bank_of
 from regweave.jobs.runner import LEVELS, Method, Runner, SmoothnessParameter, best_of, mean_over_pairs, pair_score
-from regweave.jobs.store import worker_count
 from regweave.jobs.table import PairFiles, cover_patients, in_one_numbering, pairs_on_disk
-from regweave.jobs.workers import place, require_cluster
+from regweave.jobs.workers import place, require_cluster, worker_count
 from regweave.learning.columns import FittedColumns
 from regweave.measures.scores import PairScore
 from regweave.model.archive import SUFFIX

@@ -18,8 +18,8 @@ from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
 from regweave.io.modality import BankName
 from regweave.jobs.runner import Method, Runner, mean_over_pairs, pair_score
-from regweave.jobs.store import content_hash
 from regweave.jobs.table import Fold, PairFiles, split_groups
+from regweave.jobs.workers import content_hash
 from regweave.measures.scores import PairScore
 from regweave.measures.statistics import error_by_patient, paired_bootstrap
 from regweave.model.model import Model

@@ -122,7 +122,7 @@ def test_a_page_that_cannot_be_made_leaves_nothing(call, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise RegweaveError("E153", "disk full", "make room")
 
-    monkeypatch.setattr("regweave.cli.register.draw", fail)
+    monkeypatch.setattr("regweave.report.registration.draw", fail)
     assert call("--quiet")[0] == 3
     assert list(tmp_path.iterdir()) == []
 

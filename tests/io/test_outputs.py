@@ -461,7 +461,7 @@ def test_packed_file_holds_what_nibabel_writes(tmp_path, monkeypatch):
     for raw, runs in ((noise, True), (steps, False)):
         packed = deflate._deflated(raw)
         assert zlib.decompressobj(-15).decompress(packed) == raw
-        assert (packed == deflate._packed(raw, zlib.Z_RLE)) == runs
+        assert (packed == deflate._deflated(raw, zlib.Z_RLE)) == runs
 
 
 def test_overlap():

@@ -16,8 +16,9 @@ namespace {
 
 using namespace regweave;
 using Shape = std::array<std::size_t, 3>;
-constexpr int kSlab = 8;        // Planes of a task; it does not depend on the threads, nor do the sums.
-constexpr float kFlat = 1e-6f;  // Variance below which a patch has no pattern, of images of variance 1.
+constexpr int kSlab = 8;            // Planes of a task; it does not depend on the threads, nor do the sums.
+constexpr double kNothing = 1e-12;  // Error that every atlas has, so that perfect matches weigh alike.
+constexpr float kFlat = 1e-6f;      // Variance below which a patch has no pattern, of images of variance 1.
 
 struct Offset {
     int x, y, z;
@@ -278,8 +279,12 @@ std::tuple<Out<std::int32_t>, Out<float>> joint_fusion(In<float, 3> target, In<f
                         for (; k < voxels; ++k) sum += d[k] * e[k];
                         const double mean = sum / double(voxels - 1);
                         const double value = beta == 2 ? mean * mean : std::pow(mean, beta);
-                        m[a * atlases + b] = m[b * atlases + a] = value + (a == b ? alpha : 0.0);
+                        m[a * atlases + b] = m[b * atlases + a] = value;
                     }
+                double trace = 0;
+                for (std::size_t a = 0; a < atlases; ++a) trace += m[a * (atlases + 1)];
+                for (std::size_t a = 0; a < atlases; ++a)
+                    m[a * (atlases + 1)] += alpha * trace / double(atlases) + kNothing;
                 solve_weights(m.data(), int(atlases), w.data(), l, used);
                 for (std::size_t a = 0; a < atlases; ++a) weights[s * atlases + a] = float(w[a]);
             }

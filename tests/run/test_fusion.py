@@ -54,7 +54,7 @@ def slow_fusion(target, images, labels, decide, patch, reach, alpha, beta):
             best[v, a] = cube(reach)[int(np.argmax(np.round(match, 5)))]
             errors.append(np.abs(here - normalised(part(image, np.add(v, best[v, a]), patch))).ravel())
         m = (np.array([[e @ f for f in errors] for e in errors]) / (len(errors[0]) - 1)) ** beta
-        weight[v] = weights_of(m + alpha * np.eye(len(images)))
+        weight[v] = weights_of(m + (alpha * np.trace(m) / len(images) + 1e-12) * np.eye(len(images)))
     for v in map(tuple, middle):
         votes = {}
         for o in cube(patch):
@@ -172,4 +172,4 @@ def test_what_all_agree_on_stays_and_borders_are_no_exception():
     assert fuse(target, images, kinds, "vote").labels.data[0, 0, 0] == 200
     with pytest.raises(RegweaveError, match="E192"):
         fuse(target, images, labels, "mean")
-    assert (fusion.PATCH, fusion.REACH, fusion.ALPHA, fusion.BETA) == (2, 3, 0.1, 2.0)
+    assert (fusion.PATCH, fusion.REACH, fusion.ALPHA, fusion.BETA) == (2, 3, 0.6, 2.0)

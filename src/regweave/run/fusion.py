@@ -14,7 +14,7 @@ from regweave.types import Float32Array, IntArray, LabelMap, Volume
 
 Fusion = Literal["joint", "vote", "staple"]
 PATCH, REACH = 2, 3  # Voxels that a patch reaches from its middle, and that a match may lie away
-ALPHA, BETA = 0.1, 2.0  # Of joint label fusion: conditioning, and how strongly errors count (Wang et al. 2013)
+ALPHA, BETA = 0.6, 2.0  # Of joint label fusion: conditioning, in mean errors, and how strongly errors count
 NEAR = 2  # Voxels beside a disagreement that are decided anew
 MOST_ROUNDS, STILL = 50, 1e-4  # Of STAPLE
 

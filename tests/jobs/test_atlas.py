@@ -282,7 +282,11 @@ def test_lists_that_make_no_atlas_are_refused(people, tmp_path):
     body = ndimage.binary_dilation(labels.data > 0, iterations=3)
     ct = np.where(body, soft, -1000.0) + 800 * (labels.data == 3)
     write_image(tmp_path / "ct.nii.gz", Volume(ct.astype(np.float32), image.geometry))
-    refused([good[0], {**good[1], "image": tmp_path / "ct.nii.gz"}], tmp_path, "E172")
+    refused([good[0], {**good[1], "image": tmp_path / "ct.nii.gz"}], tmp_path, "E172.*CT")
+    refused([good[0], {**good[1], "image": people / "l1.nii.gz"}], tmp_path, "E172.*label map")
+    rw.build_atlas(good, tmp_path / "atlas")
+    row, *_ = rw.segment(str(people / "l1.nii.gz"), atlas=tmp_path / "atlas", output=tmp_path / "done", workers=1)
+    assert re.search("E172.*label map", row["error"])
 
 
 def test_damaged_folders_are_refused(people, tmp_path):

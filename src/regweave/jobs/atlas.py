@@ -22,6 +22,7 @@ from regweave.io.disk.files import is_file, write_tsv
 from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import INDEX, RecordPart, SafeName, Text, read_record, record_text, write_record
 from regweave.io.labels import in_numbering, join_names
+from regweave.io.modality import label_values
 from regweave.io.transforms.files import write_linear
 from regweave.jobs.batch import FILES as WRITTEN, STORE, StudyOptions, batch, file_hashes, is_whole
 from regweave.jobs.network import Measured, compared_rows, new_people, own_segmentation
@@ -38,7 +39,7 @@ from regweave.run.fusion import Fusion, fuse
 from regweave.run.read import Reading
 from regweave.run.result import FILES
 from regweave.spatial.warp import warp_image, warp_labels
-from regweave.types import Field as Displacement, Float32Array, LabelMap, Transform
+from regweave.types import Field as Displacement, Float32Array, LabelMap, Transform, Volume
 
 RECORD, EVALUATION, IMAGE, LABELS = "atlas.json", "evaluation.json", "image.nii.gz", "labels.nii.gz"
 NETWORK = "network.nii.gz"
@@ -168,7 +169,7 @@ def build_atlas(
                 if not labels.values():
                     raise RegweaveError("E131", f"'{path}' holds no label", "draw the structures, or leave it out")
                 names |= {v: name for v, name in drawn[-1].names.items() if v not in names}
-            kinds[row["id"]] = "ct" if image.modality == "ct" else "mr"
+            kinds[row["id"]] = kind_of(row["id"], image)
             values[row["id"]] = {v for one in drawn for v in one.values()}
             labels = _joined(drawn, shared)
             (folder / row["id"]).mkdir()
@@ -205,6 +206,14 @@ def _joined(maps: Sequence[LabelMap], shared: dict[tuple[int, ...], int]) -> Lab
                 data[(out.data == a) & (one.data == b)] = value
         out = LabelMap(data, out.geometry, {**one.names, **out.names})
     return out
+
+
+def kind_of(name: str, image: Volume) -> str:
+    """Return ct, or mr for any other image. Raises E172 for one that looks like a label map."""
+    if n := label_values(image):
+        message = f"{name} looks like a label map: {n} whole values in flat regions"
+        raise RegweaveError("E172", message, "give the scan as the image")
+    return "ct" if image.modality == "ct" else "mr"
 
 
 def require_alike(kinds: Mapping[str, str]) -> None:
@@ -362,8 +371,7 @@ def rank_atlases(task: Mapping[str, Any]) -> dict[str, Any]:
     atlas, found = Atlas.load(task["atlas"]), {}
     with notices.muted():
         target = Reading().image(task["image"])
-        kind = "ct" if target.modality == "ct" else "mr"
-        if kind != atlas.modality:
+        if (kind := kind_of(f"'{task['image']}'", target)) != atlas.modality:
             message = f"'{task['image']}' is {kind.upper()}, the atlases are {atlas.modality.upper()}"
             raise RegweaveError("E172", message, "use atlases of the same kind of image")
         for name in task["used"]:

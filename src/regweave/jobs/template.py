@@ -17,7 +17,7 @@ from regweave.io.disk.records import record_text, write_record
 from regweave.io.labels import join_names, list_names
 from regweave.io.modality import OUTSIDE_HU, Stated
 from regweave.io.transforms.files import write_linear
-from regweave.jobs.atlas import require_alike
+from regweave.jobs.atlas import kind_of, require_alike
 from regweave.jobs.batch import STORE, StudyOptions, batch
 from regweave.jobs.table import Table, TableColumns, read_table
 from regweave.options import called, described, option
@@ -108,7 +108,7 @@ def build_template(job: TemplateJob) -> dict[str, Any]:
                 message = f"'{one.row['labels']}' shares no structure with the other label maps: it shows "
                 message += list_names(reading.numbering or {}, sorted(one.structures), 6)
                 raise RegweaveError("E136", message, "give maps of the same structures, or leave its labels out")
-        require_alike({one.id: "ct" if one.image.modality == "ct" else "mr" for one in people})
+        require_alike({one.id: kind_of(one.id, one.image) for one in people})
         grid, starts = _first_space(people)
         flat = [Transform(Field.zero(grid), matrix) for matrix in starts]
         template, maps = _mean(people, flat, grid, job.sharpen), flat

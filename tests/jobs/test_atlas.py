@@ -267,6 +267,7 @@ def test_lists_that_make_no_atlas_are_refused(people, tmp_path):
     refused([good[0], {**good[1], "labels": people / "people.csv"}], tmp_path, "E103")
     refused([good[0], {**good[1], "labels": people / "i1.nii.gz"}], tmp_path, "E1(06|27)")
     refused([{"id": "a", "image": people / "i0.nii.gz"}], tmp_path, "E132.*labels")
+    refused([{**good[0], "labels2": good[0]["labels"]}, good[1]], tmp_path, "E130.*several of its label maps")
     labels, image = read_labels(people / "l1.nii.gz"), read_image(people / "i1.nii.gz")
     moved = labels.geometry.affine.copy()
     moved[0, 3] += 30.0

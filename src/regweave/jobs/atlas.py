@@ -6,6 +6,7 @@ that look most like the image where the structures lie, registers them as a batc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -150,8 +151,9 @@ def build_atlas(
     -------
     Atlas
 
-    Raises E132 for the list, E101 for files, E112 where labels lie on another grid, E131 for empty labels, E136 where
-    the maps have no structure in common, E172 where some images are CT and others are not.
+    Raises E132 for the list, E101 for files, E112 where labels lie on another grid, E131 for empty labels, E130 where
+    maps of one image have the same label, E136 where the maps have no structure in common, E172 where some images are
+    CT and others are not, or one looks like a label map.
     """
     listed = read_table(manifest, MANIFEST)
     reading = Reading(label_names=label_names)
@@ -170,7 +172,11 @@ def build_atlas(
                     raise RegweaveError("E131", f"'{path}' holds no label", "draw the structures, or leave it out")
                 names |= {v: name for v, name in drawn[-1].names.items() if v not in names}
             kinds[row["id"]] = kind_of(row["id"], image)
-            values[row["id"]] = {v for one in drawn for v in one.values()}
+            counts = Counter(v for one in drawn for v in one.values())
+            if twice := [v for v, n in counts.items() if n > 1]:
+                message = f"{row['id']}: several of its label maps have the label {twice[0]}"
+                raise RegweaveError("E130", message, "give each structure a value or a name of its own")
+            values[row["id"]] = set(counts)
             labels = _joined(drawn, shared)
             (folder / row["id"]).mkdir()
             io.write_image(folder / row["id"] / IMAGE, image)
